@@ -1,7 +1,6 @@
-"""Trainings that diverge: noticed while they run, explained, stopped; judged afterwards.
+"""Divergence of training runs: detection, explanation, and an early stop.
 
-`watch` sits on fairseq's trainer as the monitor does; `detectors` say what counts as trouble and
-`causes` why. It warns, or keeps the last good state, writes one record and stops: to start again
-with gentler options is the supervisor's (tools/training). `verdict` judges finished trainings by
-their losses alone.
+`watch` observes fairseq's trainer, as the monitor does. `detectors` define trouble, `causes`
+explains it. The watch warns, or records the end and stops the run; restarting with gentler options
+is up to the supervisor (tools/training). experiments/verdict.py judges finished runs.
 """

@@ -1,4 +1,4 @@
-"""A sentence on why a training diverged, and what to change: from what is known of it."""
+"""Likely cause of a divergence and remedies, derived from facts about the run."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from ..schemes import NormPlacement, scheme_class
 from .events import Finding, Kind, region_text
 
 LONG_STACK: Final = 12
-"""Layers a side from which plain Post-LN is known to need more than a warm-up (paper, Table 1)."""
+"""Layers per side from which plain Post-LN needs more than a warm-up (paper, Table 1)."""
 EPSILON: Final = 1e-4
 """Adam's epsilon with which 50L-50L is stable at the learning rate of 6L-6L, measured at 1,024
-tokens per update (docs/reports/depth.md). The first gradients of deep layers are far below it, and
-with a smaller epsilon Adam's step is as long for them as for any."""
+tokens per update (docs/reports/depth.md). The first gradients of deep layers are far below it. With
+a smaller epsilon, Adam's step is as long for them as for any other gradient."""
 LONG_ENOUGH_TO_FREEZE: Final = 50
-"""Layers a side from which Post-LN stacks are known to do better with --freeze-norms both
+"""Layers per side from which Post-LN stacks improve with --freeze-norms both
 (docs/reports/depth.md)."""
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What of a training bears on how it diverges."""
+    """Facts about a run that help to explain its divergence."""
 
     scheme: str  # of the residuals
     depths: dict[str, int]  # layers of each side that the model has
@@ -34,7 +34,7 @@ class Circumstances:
 
     @classmethod
     def of(cls, args: Any) -> Circumstances:
-        """Return those that a training's parsed options state."""
+        """Return the facts that parsed training options contain."""
         depths = {side: getattr(args, f"{side}_layers", None) for side in ("encoder", "decoder")}
         rates = getattr(args, "lr", None) or [0.0]
         is_adam = getattr(args, "optimizer", None) in ("adam", "fused_adam")
@@ -51,14 +51,14 @@ class Circumstances:
         )
 
     def deep_post_ln(self) -> str:
-        """Return the layers of a long stack whose residual has no weight that grows with depth."""
+        """Return the layers of a long stack whose residual weight does not grow with depth."""
         plain = self.scheme in ("post-ln", "post-ln-init", "ds-init")
         deep = plain and max(self.depths.values()) >= LONG_STACK
         return "-".join(map(str, self.depths.values())) if deep else ""
 
 
 def likely_cause(finding: Finding, known: Circumstances) -> str:
-    """Return a sentence or two: what probably happened, and what to try."""
+    """Return one or two sentences with the probable cause and remedies."""
     post = scheme_class(known.scheme).norm is NormPlacement.POST
     when, layers = _when(finding.started, known), known.deep_post_ln()
     remedies = []
@@ -114,7 +114,7 @@ def likely_cause(finding: Finding, known: Circumstances) -> str:
 
 
 def _when(update: int, known: Circumstances) -> str:
-    """Say how the learning rate stood."""
+    """Describe the state of the learning rate."""
     if known.warmup <= 1:
         return f"without warm-up, at a learning rate of {known.lr:g} from the first update"
     rise = f"a warm-up of {known.warmup:,}"

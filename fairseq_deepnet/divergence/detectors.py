@@ -1,7 +1,8 @@
-"""What counts as trouble: each detector is fed a series and holds what it has found so far.
+"""Detectors of divergence: each receives a series and holds its current finding.
 
-None knows fairseq, files or policies. `finding` is what is wrong now, None while all is well or
-after it has passed. Losses are bits per token, negative log-likelihood where the criterion logs it.
+They do not depend on fairseq, files or policies. `finding` is the current problem, or None if there
+is none or it has passed. Losses are in bits per token, without label smoothing if the criterion
+logs that.
 """
 
 from __future__ import annotations
@@ -18,54 +19,55 @@ import torch
 from .events import LEARNT, Finding, Kind, Region, region_text
 
 WINDOW: Final = 50
-"""Losses that a spike is measured against."""
+"""Number of losses before a spike, to compare it with."""
 RECENT: Final = 5
-"""Losses whose median makes a spike: one or two bad batches are no divergence."""
+"""Number of losses whose median is a spike: one or two bad batches are no divergence."""
 LEAST: Final = 10
-"""Losses that the window must hold."""
+"""Minimum number of losses in the window."""
 SIGMAS: Final = 8.0
-"""Standard deviations, of a mean of RECENT losses, above the window's mean. They are estimated
-from a window: 6 gave a false alarm in 100,000 updates of Gaussian noise, 8 none."""
+"""Standard deviations, of a mean of RECENT losses, above the window's mean. They are estimated from
+a window: 6 gave a false alarm in 100,000 updates of Gaussian noise, 8 none."""
 EARLY: Final = 3.0
-"""Bits above the first loss of all that make a spike while the window holds too few."""
+"""Bits above the very first loss that are a spike while the window has too few losses."""
 FLOOR: Final = 0.5
-"""Bits above the window's mean: less is no spike, however even the losses were."""
+"""Minimum spike in bits above the window's mean, however even the losses were."""
 RISE: Final = 1.0
-"""Bits per token above its lowest value at which a loss has risen."""
+"""Rise of the loss above its lowest value, in bits per token."""
 AS_LOW: Final = 3.0
-"""Standard deviations, of a mean of WINDOW losses, within which a window is as low as the lowest: a
-slow rise began after the last of these, not after the one that noise made the lowest."""
+"""Standard deviations, of a mean of WINDOW losses, within which a window counts as the lowest. A
+slow rise starts after the last such window, not after the one that noise made the lowest."""
 
 STALL_WINDOW: Final = 200
-"""Updates after the warm-up in which something must be learnt."""
+"""Updates after the warm-up within which a model must learn something."""
 ENOUGH: Final = 10
-"""Tokens to have seen for each different one: before, their frequencies say little."""
+"""Tokens per distinct token that are needed to estimate frequencies."""
 
 LOOKBACK: Final = STALL_WINDOW + WINDOW
-"""Updates after its start by which trouble is found, a slow rise of the loss aside: a stall takes
-its whole window; the rest is for the interval between two looks and for the broadcast."""
+"""Maximum delay, in updates, between the start of trouble and its detection, except for a slow rise
+of the loss. A stall needs its whole window; the rest is the interval between looks and broadcasts.
+"""
 
 VANISHED: Final = 1e-4
-"""A stack's lowest gradient norm over its highest below which gradients have vanished. Post-LN of
-18 layers starts from 4e-3 (paper, Fig. 4(d), and measured at 64/128/2)."""
+"""Ratio of a stack's lowest to its highest gradient norm below which gradients have vanished.
+Post-LN with 18 layers starts at 4e-3 (paper, Fig. 4(d), and measured at 64/128/2)."""
 NEGLIGIBLE: Final = 1e-2
-"""The same of the layers that are named: the paper's Fig. 4(d) shows those below it as zero."""
+"""The same ratio for the layers to name: the paper's Fig. 4(d) shows lower ones as zero."""
 CONFIRMED: Final = 3
-"""Looks in a row that vanished gradients take to be believed."""
+"""Number of consecutive looks that confirm vanished gradients."""
 DEEP: Final = 4
-"""Layers that a stack needs for a depth below which something vanishes."""
+"""Minimum number of layers of a stack in which gradients can vanish."""
 
 SETTLED: Final = 20
-"""Updates made until fp16's loss scale has found its place; halvings before mean nothing."""
+"""Updates before fp16's loss scale has settled; earlier halvings are ignored."""
 HALVINGS: Final = 7
-"""Halvings within TRIES that make a collapse."""
+"""Number of halvings within TRIES that is a collapse."""
 TRIES: Final = 100
 NEAR_MINIMUM: Final = 16.0
-"""Times the minimum, at which fairseq gives up, below which the loss scale has collapsed."""
+"""Multiple of the minimum, at which fairseq gives up, below which the loss scale has collapsed."""
 
 
 class LossSpike:
-    """The loss rose: at once (RECENT losses against the WINDOW before), or by RISE over time."""
+    """The loss rose: suddenly (RECENT losses against the WINDOW before), or by RISE over time."""
 
     def __init__(self) -> None:
         self.finding: Finding | None = None
@@ -75,7 +77,7 @@ class LossSpike:
         self._level = math.inf
 
     def add(self, update: int, loss: float) -> None:
-        """Take the loss of an update."""
+        """Add the loss of an update."""
         if not math.isfinite(loss):
             return
         self._losses.append((update, loss))
@@ -124,9 +126,7 @@ class LossSpike:
 
 
 class Stalled:
-    """After the warm-up, of so many updates, the model still knows no more than how frequent
-    subwords are.
-    """
+    """After this number of updates past the warm-up, the model is still at the unigram level."""
 
     def __init__(self, warmup: int) -> None:
         self.finding: Finding | None = None
@@ -136,12 +136,12 @@ class Stalled:
         self._since: int | None = None
 
     def add(self, update: int, loss: float) -> None:
-        """Take the loss of an update."""
+        """Add the loss of an update."""
         if update > self._warmup and not self.learnt and math.isfinite(loss):
             self._losses.append((update, loss))
 
     def judge(self, level: float | None) -> None:
-        """Compare with the unigram level, in bits per token; None where it is not yet known."""
+        """Compare with the unigram level, in bits per token, or None if it is unknown."""
         if self.learnt or len(self._losses) < STALL_WINDOW:
             return
         series, half = list(self._losses), STALL_WINDOW // 2
@@ -165,11 +165,11 @@ class Stalled:
 
 
 class Unigram:
-    """The loss of a model that knows nothing but how frequent subwords are, of the targets so far.
+    """Loss of a unigram model of the targets seen so far.
 
     Args:
         symbols: V, entries of the target dictionary
-        pad: the entry that is no token
+        pad: index of the padding symbol
     """
 
     def __init__(self, symbols: int, pad: int) -> None:
@@ -186,9 +186,9 @@ class Unigram:
         self.counts[self._pad] = 0
 
     def level(self) -> float | None:
-        """Return their entropy in bits per token, after Miller and Madow; None while they are few.
+        """Return their entropy in bits per token (Miller and Madow); None with too few tokens.
 
-        The entropy of observed frequencies is too low, by (K - 1) / 2N nats for K different symbols
+        The entropy of observed frequencies is too low by (K - 1) / 2N nats for K distinct symbols
         among N.
         """
         seen = self.counts[self.counts > 0].double()
@@ -201,7 +201,7 @@ class Unigram:
 
 
 class VanishedGradients:
-    """Gradients do not reach the lower layers of a stack: its lowest norm over its highest."""
+    """Gradients vanish in the lower layers of a stack: its lowest norm over its highest."""
 
     def __init__(self, start: int = 0) -> None:
         self.finding: Finding | None = None
@@ -209,7 +209,7 @@ class VanishedGradients:
         self._well = start
 
     def add(self, update: int, norms: Mapping[str, Sequence[float | None]]) -> None:
-        """Take gradient norms by side and layer, the bottom first; None is no gradient."""
+        """Add gradient norms by side and layer, bottom first; None means no gradient."""
         regions = {side: vanished_region(layers) for side, layers in norms.items()}
         gone = {side: region for side, region in regions.items() if region is not None}
         if not gone:
@@ -225,7 +225,7 @@ class VanishedGradients:
 
 
 def lowest_ratio(layers: Sequence[float | None]) -> float:
-    """Return a stack's lowest gradient norm over its highest; 1 where that is not known."""
+    """Return a stack's lowest gradient norm over its highest; 1 if unknown."""
     known = [norm for norm in layers if norm is not None]
     highest = max(known, default=0.0)
     if len(known) < DEEP or not all(map(math.isfinite, known)) or highest <= 0:
@@ -234,10 +234,10 @@ def lowest_ratio(layers: Sequence[float | None]) -> float:
 
 
 def vanished_region(layers: Sequence[float | None]) -> Region | None:
-    """Return the layers whose gradients have vanished; None where none have.
+    """Return the layers whose gradients have vanished, or None.
 
-    Nothing has where it is a higher layer whose gradient is small: the signal passes there, and a
-    branch that is switched off has small gradients of its own.
+    A small gradient above a layer with a larger one does not count: the signal passes through it,
+    and a disabled branch has small gradients.
     """
     if lowest_ratio(layers) >= VANISHED:
         return None
@@ -250,7 +250,7 @@ def vanished_region(layers: Sequence[float | None]) -> Region | None:
 
 
 class LossScale:
-    """Half precision lowers its loss scale again and again; at `minimum` fairseq gives up."""
+    """Half precision reduces its loss scale repeatedly; at `minimum` fairseq gives up."""
 
     def __init__(self, minimum: float) -> None:
         self.finding: Finding | None = None
@@ -259,7 +259,7 @@ class LossScale:
         self._scales: deque[tuple[int, float]] = deque(maxlen=TRIES)
 
     def add(self, update: int, scale: float, made: bool) -> None:
-        """Take the loss scale after a try to make an update."""
+        """Add the loss scale after an attempted update."""
         self._made += made
         if self._made < SETTLED:
             self._scales.clear()

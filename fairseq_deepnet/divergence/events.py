@@ -1,4 +1,4 @@
-"""What the divergence watch reports: findings of its detectors, made into events.
+"""Events of the divergence watch, made from findings of its detectors.
 
 An event is one line of divergence.jsonl and one warning in the log:
 
@@ -6,9 +6,9 @@ An event is one line of divergence.jsonl and one warning in the log:
      "layers": {"decoder": [1, 13, 18]}, "values": {...}, "last_good": {...},
      "policy": "warn", "attempt": 0}
 
-`update` is when it was found, `started` the first update after the last at which all was well.
-`layers` gives the first and the last layer concerned, counted from 1 at the bottom, and the depth
-of their stack. `attempt` counts the fallbacks taken before. A line with `"ended": true` says that
+`update` is the update of the detection, `started` the first update after the last healthy one.
+`layers` gives the first and last affected layer, counted from 1 at the bottom, and the depth of
+their stack. `attempt` is the number of fallbacks before. A line with `"ended": true` reports that
 the loss or the gradients have recovered.
 """
 
@@ -24,13 +24,13 @@ from ..monitoring import records
 
 NAME: Final = "divergence.jsonl"
 LEARNT: Final = 0.1
-"""Bits per token below a unigram model from which on something has been learnt."""
+"""Bits per token below a unigram model that count as learning."""
 Region = tuple[int, int, int]
 """First layer, last layer (both from 1), layers in the stack."""
 
 
 class Kind(StrEnum):
-    """What a detector looks for."""
+    """Kind of trouble that a detector looks for."""
 
     NOT_FINITE = "not_finite"
     LOSS_SPIKE = "loss_spike"
@@ -40,13 +40,13 @@ class Kind(StrEnum):
 
     @property
     def label(self) -> str:
-        """As figures name it."""
+        """Name in figures."""
         return self.value.replace("_", " ")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a detector saw: `what` is a sentence without its full stop, `values` its numbers."""
+    """Finding of a detector: `what` is a sentence without its full stop, `values` its numbers."""
 
     kind: Kind
     started: int
@@ -57,7 +57,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Event:
-    """A finding with what a person needs to judge it."""
+    """A finding with the facts that a person needs to judge it."""
 
     finding: Finding  # of a detector
     update: int  # at which it was found
@@ -105,9 +105,9 @@ def ended(finding: Finding, update: int, attempt: int) -> dict[str, Any]:
 
 
 def read(file: Path) -> list[Event]:
-    """Return the events of a run in their order; none where there is no file.
+    """Return the events of a run in order; an empty list without a file.
 
-    Lines of another form, as another version may write them, are passed over.
+    Lines of another format, perhaps of another version, are skipped.
     """
     found = []
     for line in records.read(file) if file.is_file() else ():

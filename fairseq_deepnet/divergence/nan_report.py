@@ -1,4 +1,4 @@
-"""What fairseq found when it gave up: where values or gradients are not finite."""
+"""Report of fairseq's NanDetector: the layers with values or gradients that are not finite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DETECTOR: Final = logging.getLogger("fairseq.nan_detector")
 
 
 class NanReport(logging.Handler):
-    """Listens to fairseq's NanDetector, which runs a failed update again with hooks attached."""
+    """Captures fairseq's NanDetector, which repeats a failed update with hooks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,19 +26,21 @@ class NanReport(logging.Handler):
         _DETECTOR.addHandler(self)
 
     def detach(self) -> None:
-        """Listen no more."""
+        """Stop capturing."""
         _DETECTOR.removeHandler(self)
         self.close()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the first module of each pass: forward in forward order, backward in backward's."""
+        """Keep the first module of each pass, in the order of that pass."""
         match = _DETECTED.search(record.getMessage())
         if match:
             self.first.setdefault(match["pass"], (match["what"], match["module"].rstrip(",")))
 
     @staticmethod
     def blames_numbers(error: FloatingPointError) -> bool:
-        """Return True if numbers are not finite, not where processes have different gradients."""
+        """Return True for numbers that are not finite, False for gradients that differ between
+        processes.
+        """
         text = str(error)
         return "inconsistent" not in text or _NUMBERS.search(text) is not None
 
@@ -49,15 +51,17 @@ class NanReport(logging.Handler):
         norms: Mapping[str, Sequence[float | None]],
         suspected: Sequence[int],
     ) -> Finding:
-        """Return what happened, in terms of layers.
+        """Describe what happened in terms of layers.
 
         Args:
-            error: fairseq's
-            update: that could not be made
-            norms: gradient norms by side and layer, of fairseq's second run of the update; only
-                whether they are finite counts, since they are of this process's own batches, not
-                divided by their size, and times the loss scale
-            suspected: updates at which something was wrong already
+            error: fairseq's error
+            update: the failed update
+            norms: gradient norms by side and layer of fairseq's repetition of the update. Only
+                their
+                finiteness is used: they are of this process's own batches, not normalised,
+                    and times the
+                loss scale
+            suspected: updates at which something was wrong before
         """
         finite = {
             side: [None if norm is None else math.isfinite(norm) for norm in row]

@@ -1,4 +1,4 @@
-"""The options of the divergence watch; what they mean for a training that is about to start."""
+"""Options of the divergence watch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_FALLBACKS: Final = "lr*0.5 warmup-updates+1000, lr*0.5, update-freq*2"
 
 
 class Policy(StrEnum):
-    """What follows a divergence."""
+    """Reaction to a divergence."""
 
     OFF = "off"
     WARN = "warn"
@@ -25,7 +25,7 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """What the options ask for."""
+    """Settings of the watch."""
 
     policy: Policy  # --on-divergence
     attempt: int  # fallbacks taken before this start
@@ -33,12 +33,12 @@ class WatchSettings:
 
     @property
     def stops(self) -> bool:
-        """True if the training ends at a divergence."""
+        """True if a divergence ends the run."""
         return self.policy is Policy.STOP
 
 
 def add_watch_arguments(parser: ArgumentParser) -> None:
-    """Add --on-divergence, and --fallbacks, which is for `deepnet train`."""
+    """Add --on-divergence, and --fallbacks for `deepnet train`."""
     parser.add_argument(
         "--on-divergence",
         metavar="{off,warn,stop,fallback}",
@@ -58,10 +58,10 @@ def add_watch_arguments(parser: ArgumentParser) -> None:
 
 
 def settings(args: Any) -> WatchSettings:
-    """Return what parsed options ask for.
+    """Return the settings of parsed options.
 
     Raises:
-        ConfigurationError: for an unknown policy, or options that mean nothing with it.
+        ConfigurationError: for an unknown policy, or options without an effect.
     """
     name = getattr(args, "on_divergence", None) or Policy.WARN.value
     if name not in list(Policy):

@@ -1,9 +1,9 @@
-"""The divergence watch: rank 0 judges, and all processes end the training together.
+"""The divergence watch: rank 0 judges, and all processes stop together.
 
-What rank 0 reads (gradient norms, the targets of its own batches) is partly its own, so that it
-alone decides; where there are several processes it broadcasts that at every LOOK-th update, at
-which all of them listen. fairseq's own FloatingPointError reaches all at once. Nothing here changes
-a number of the training, and no mistake of the judge ends it.
+Rank 0 decides, because some of its numbers (gradient norms, targets of its batches) are its own.
+With several processes it broadcasts its decision at every LOOK-th update. fairseq's
+FloatingPointError reaches all processes at once. The watch changes no number of the training, and
+an error in it does not stop the run.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from .options import Policy, WatchSettings
 logger = logging.getLogger(__name__)
 
 LOOK: Final = 10
-"""Updates between two looks at gradients; further looks follow at once where something is wrong."""
+"""Updates between two looks at gradients; after a suspicious look, every update is examined."""
 TESTED: Final = 2
-"""Updates that a checkpoint should be older than the trouble: its parameters are first used by the
-update after it, and that one must have been well."""
+"""Number of updates by which a checkpoint should precede the trouble: its parameters are first used
+by the next update, which must have been healthy."""
 STOPPED: Final = "the training diverged at update"
 REMEMBERED: Final = 20
-"""Looks whose statistics are kept, to name the last that was well."""
+"""Number of looks whose statistics are kept, to report the last healthy one."""
 
 
 class Judge(Observer):
-    """Rank 0's part: numbers that fairseq has anyway go to the detectors, events come out."""
+    """Judge on rank 0: passes fairseq's numbers to the detectors and returns events."""
 
     def __init__(self, settings: WatchSettings, trainer: Any, folder: Path) -> None:
         self.settings, self.file = settings, folder / events.NAME
@@ -102,7 +102,7 @@ class Judge(Observer):
         self._report(update, {finding.kind: finding for finding in found})
 
     def _read(self, update: int) -> None:
-        """Feed the detectors an update's numbers: those that fairseq has reduced and logged."""
+        """Pass an update's numbers, as reduced and logged by fairseq, to the detectors."""
         numbers = logged("loss", "nll_loss", "gnorm")
         loss = numbers.get("nll_loss", numbers.get("loss"))
         if loss is not None:
@@ -117,7 +117,7 @@ class Judge(Observer):
                 self.good.append(good)
 
     def _report(self, update: int, found: Mapping[Kind, Finding]) -> None:
-        """Report what is new, once an occurrence, and what has passed."""
+        """Report new findings once each, and recoveries."""
         settings = self.settings
         for kind, finding in found.items():
             if kind in self.known:
@@ -155,13 +155,13 @@ class Judge(Observer):
 
 
 class Watch(Observer):
-    """Every process's part: with the policy stop all of them end together.
+    """Part of the watch that runs in every process: with the policy stop, all end together.
 
     Args:
-        settings: of divergence.options
-        trainer: fairseq's, just built
-        folder: where divergence.jsonl and ended.json are: monitoring.records.run_folder
-        judge: rank 0's, which is notified of everything before; None in other processes
+        settings: settings of divergence.options
+        trainer: fairseq's trainer, just built
+        folder: folder of divergence.jsonl and ended.json (monitoring.records.run_folder)
+        judge: judge on rank 0, which is notified first; None in other processes
     """
 
     def __init__(
@@ -197,10 +197,10 @@ class Watch(Observer):
             self._stop(trainer, update)
 
     def _stop(self, trainer: Any, update: int) -> NoReturn:
-        """End the training, in every process.
+        """End the run in every process.
 
-        Rank 0 does its work before the others continue: where processes were started together, the
-        first that ends takes the others with it. Whatever fails in that work, the training ends.
+        Rank 0 finishes its work before the others continue, because the first process that exits
+        may take the others with it. An error in that work does not prevent the end.
         """
         self.over = True  # fairseq's trainer is left by way of `end`
         if self.judge is not None:
@@ -236,9 +236,9 @@ class Watch(Observer):
 
 
 def newest_before(save_dir: Path, started: int) -> tuple[int, Path] | None:
-    """Return the newest checkpoint from before trouble that began at update `started`.
+    """Return the newest checkpoint from before trouble that started at update `started`, or None.
 
-    If possible it is TESTED updates older. None where there is no checkpoint from before.
+    It is TESTED updates older if possible.
     """
     before = [found for found in resumable(save_dir) if found[0] < started]
     tested = [found for found in before if found[0] <= started - TESTED]
@@ -246,7 +246,7 @@ def newest_before(save_dir: Path, started: int) -> tuple[int, Path] | None:
 
 
 def resumable(save_dir: Path) -> Iterator[tuple[int, Path]]:
-    """Yield every readable checkpoint that a training can be resumed from, with its update."""
+    """Yield every checkpoint that can be resumed, with its update."""
     for path in sorted(save_dir.glob("checkpoint*.pt")):
         with contextlib.suppress(ValueError, OSError):
             state = load_checkpoint(path)
@@ -255,7 +255,7 @@ def resumable(save_dir: Path) -> Iterator[tuple[int, Path]]:
 
 
 def observers(settings: WatchSettings, trainer: Any, folder: Path) -> list[Observer]:
-    """Return those of a trainer that was just made; none where the policy is off."""
+    """Return the observers for a new trainer; none if the policy is off."""
     if settings.policy is Policy.OFF:
         return []
     if settings.policy is Policy.FALLBACK:
@@ -269,7 +269,7 @@ def observers(settings: WatchSettings, trainer: Any, folder: Path) -> list[Obser
 
 
 def loss_scale(optimizer: Any) -> float | None:
-    """Return fp16's or --amp's loss scale; None where there is none."""
+    """Return the loss scale of fp16 or --amp, or None."""
     scaler = getattr(optimizer, "scaler", None)
     if scaler is None:
         return None

@@ -1,5 +1,5 @@
-"""What a training does inside, measured from outside: the model does not know it is watched.
+"""Measurements inside a training run, made from outside: the model does not depend on them.
 
-Everything hangs on fairseq's trainer (`trainer`): instruments are armed for the update that is due
-and leave nothing behind after it.
+Instruments observe fairseq's trainer. They are attached for an update that is due and removed after
+it.
 """

@@ -1,11 +1,11 @@
-"""The paper's bounds on the model update, for the weights that a model has (Theorems 4.2 and 4.3).
+"""The paper's bounds on the model update for a model's actual weights (Theorems 4.2 and 4.3).
 
-The theorems are about scalars: a sublayer has two weights v and w, an input of variance 1. Here v
-and w are what a matrix does to the size of a random input, its gain over Xavier's initialisation,
-rms(W) sqrt((fan_in + fan_out) / 2), which starts as beta. |theta*_i - theta_i| is the Frobenius
-norm of the change of both matrices, which no direction of the input can exceed. The sum times
-sqrt(C), the norm of a token after LayerNorm, is in the unit of |F(x, theta*) - F(x, theta)|. The
-theorems hold up to a constant factor, and so does this.
+The theorems treat scalars: a sublayer has two weights v and w, and an input of variance 1. Here v
+and w are the gains of matrices on the size of a random input, relative to Xavier's initialisation:
+rms(W) sqrt((fan_in + fan_out) / 2), which is beta initially. |theta*_i - theta_i| is the Frobenius
+norm of the change of both matrices, an upper limit for any direction of the input. The sum is
+multiplied by sqrt(C), the norm of a token after LayerNorm, and so has the unit of |F(x, theta*) -
+F(x, theta)|. Like the theorems, the result holds up to a constant factor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..schemes import Role, Side, Sublayer
 
 @dataclass(frozen=True)
 class Term:
-    """A sublayer's part in the bound: its weights v and w, alpha, and |theta* - theta|."""
+    """Contribution of a sublayer: its weights v and w, alpha, and |theta* - theta|."""
 
     v: float
     w: float
@@ -33,38 +33,38 @@ class Term:
 
 
 def stack_bound(terms: Sequence[Term]) -> float:
-    """Return Theorem 4.2's: the sum of sqrt(v^2 + w^2) / alpha |theta* - theta| over sublayers."""
+    """Return the bound of Theorem 4.2: the sum of sqrt(v^2 + w^2) / alpha |theta* - theta|."""
     return math.fsum(math.hypot(term.v, term.w) / term.alpha * term.change for term in terms)
 
 
 def encoder_decoder_bound(
     encoder: Sequence[Term], decoder: Sequence[Term], crossings: Sequence[Term]
 ) -> float:
-    """Return Theorem 4.3's: the encoder's bound reaches the decoder in each cross-attention.
+    """Return the bound of Theorem 4.3: each cross-attention adds the encoder's bound.
 
     Args:
-        encoder: its sublayers.
-        decoder: all of its sublayers.
-        crossings: those of them that are cross-attentions.
+        encoder: sublayers of the encoder.
+        decoder: all sublayers of the decoder.
+        crossings: cross-attentions among them.
     """
     passed = math.fsum(term.v * term.w / term.alpha for term in crossings)
     return passed * stack_bound(encoder) + stack_bound(decoder)
 
 
 def xavier_gain(norm: float, weight: Tensor) -> float:
-    """Return the standard deviation over Xavier's of a weight [out, in] of this Frobenius norm."""
+    """Return the gain over Xavier's of a weight [out, in] with this Frobenius norm."""
     return norm / math.sqrt(weight.numel()) * math.sqrt(sum(weight.shape) / 2)
 
 
 def value_path(branch: Branch) -> tuple[Tensor, Tensor]:
-    """Return the matrices that v and w stand for: v_proj and out_proj, or fc1 and fc2."""
+    """Return the matrices for v and w: v_proj and out_proj, or fc1 and fc2."""
     is_ffn = branch.sublayer is Sublayer.FFN
     first, second = (Role.FC1, Role.FC2) if is_ffn else (Role.V_PROJ, Role.OUT_PROJ)
     return branch.linears[first].weight, branch.linears[second].weight
 
 
 def residual_weight(layer: nn.Module, sublayer: Sublayer) -> float:
-    """Return alpha of LN(alpha x + G(x)); the mean of a learned vector (Admin's omega)."""
+    """Return alpha of LN(alpha x + G(x)), or the mean of a learned vector (Admin's omega)."""
     residual: Any = layer.get_submodule(f"residuals.{sublayer.value}")
     alpha = getattr(residual, "alpha", None)
     if alpha is not None:
@@ -73,7 +73,7 @@ def residual_weight(layer: nn.Module, sublayer: Sublayer) -> float:
 
 
 class UpdateBound:
-    """The bound for a model whose LayerNorms follow the residual sums."""
+    """Bound for a model with LayerNorms after the residual sums."""
 
     def __init__(self, stacks: Sequence[Stack]) -> None:
         self.places = [
@@ -87,7 +87,9 @@ class UpdateBound:
 
     @torch.no_grad()
     def measure(self, reference: Sequence[Tensor]) -> float:
-        """Return the bound for the step from `reference`, one tensor a weight, to now."""
+        """Return the bound for the step from `reference`, one tensor per weight, to the current
+        weights.
+        """
         norms = []
         for now, old in zip(self.weights, reference, strict=True):
             before = old.to(now.device).float()

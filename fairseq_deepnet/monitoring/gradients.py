@@ -12,21 +12,21 @@ from ..anatomy import Layer, find_stacks
 from ..schemes import Role, Sublayer
 
 LAYER: Final = "layer"
-"""The part that is a whole layer."""
+"""Name of the part that is a whole layer."""
 
 Slot = tuple[str, str, str, int]
 """Quantity, side, part, layer from 0."""
 
 
 def sublayer_of(name: str) -> Sublayer:
-    """Return the sublayer that a parameter of a layer belongs to, by its name within the layer."""
+    """Return the sublayer of a parameter, by the parameter's name within its layer."""
     inner = name.removeprefix("residuals.")
     attentions = (Sublayer.SELF_ATTN, Sublayer.ENCODER_ATTN)
     return next((one for one in attentions if inner.startswith(one.value)), Sublayer.FFN)
 
 
 def _slots(side: str, index: int, layer: Layer) -> Iterator[tuple[Tensor, Slot]]:
-    """Yield every parameter of a layer with the numbers that its gradient counts in."""
+    """Yield every parameter of a layer with the slots that include its gradient."""
     for parameter in layer.module.parameters():
         yield parameter, ("gradient_norm", side, LAYER, index)
     # ReZero's one factor a layer belongs to each of its sublayers
@@ -41,11 +41,10 @@ def _slots(side: str, index: int, layer: Layer) -> Iterator[tuple[Tensor, Slot]]
 
 
 class GradientNorms:
-    """L2 norms of a model's gradients: see `gradient_norm` and the like in quantities.md.
+    """L2 norms of a model's gradients, as `gradient_norm` etc. in quantities.md define them.
 
     Args:
-        model: with layers as in fairseq_deepnet.anatomy; its parameters hold gradients by the time
-            of `measure`.
+        model: model with layers as in fairseq_deepnet.anatomy.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -65,10 +64,11 @@ class GradientNorms:
 
     @torch.no_grad()
     def measure(self, scale: float = 1.0) -> dict[str, Any]:
-        """Return the norms as records have them; None for a layer without gradients (LayerDrop's).
+        """Return the norms in the layout of records; None for a layer without gradients
+        (LayerDrop).
 
         Args:
-            scale: what each gradient is to be multiplied with.
+            scale: factor on every gradient.
         """
         norms = norms_by_parameter(self._members)
         if not norms:
@@ -86,10 +86,10 @@ class GradientNorms:
 
 
 def norms_by_parameter(parameters: Iterable[Tensor]) -> dict[Tensor, Tensor]:
-    """Return the L2 norm of each gradient that there is, float32.
+    """Return the L2 norm of each existing gradient, in float32.
 
-    Of a parameter that is split over processes, the norm of the whole gradient, which
-    sharding.ShardedModel has left there: a sum over processes cannot be made in one of them alone.
+    For a sharded parameter this is the norm of the whole gradient, which sharding.ShardedModel has
+    stored with it, as it needs a sum over processes.
     """
     held = list(parameters)
     split = {p: p.whole_gradient_norm for p in held if hasattr(p, "whole_gradient_norm")}
@@ -103,9 +103,10 @@ def norms_by_parameter(parameters: Iterable[Tensor]) -> dict[Tensor, Tensor]:
 
 
 def arrange(values: dict[Slot, float | None]) -> dict[str, Any]:
-    """Return numbers by slot as records have them: quantity -> side -> part -> list over layers.
+    """Return numbers by slot in the layout of records: quantity -> side -> part -> list over
+    layers.
 
-    Slots without a part are a side's own number. Lists are as long as the highest layer needs.
+    Slots without a part are one number per side. Lists end at the highest layer.
     """
     found: dict[str, Any] = {}
     for (quantity, side, part, layer), value in values.items():

@@ -1,4 +1,4 @@
-"""What measures which quantities, and when in an update: the next quantity's instrument goes here.
+"""Instruments: which quantities are measured, and when during an update. Add new ones here.
 
 A quantity is a row in quantities.md and a name in one instrument's `quantities`; records, figures,
 TensorBoard and documentation follow. Shapes: B = batch, T = length, C = channels.
@@ -20,12 +20,12 @@ from .gradients import LAYER, GradientNorms, Slot, arrange
 from .probe import ENTROPY, RANK, Origin, distance
 
 Values = dict[str, Any]
-"""Quantity -> what a record holds of it."""
+"""Quantity -> its part of a record."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured."""
+    """Context of a measurement."""
 
     model: nn.Module  # with initial weights
     stacks: tuple[Stack, ...]  # its stacks
@@ -35,7 +35,7 @@ class Subject:
 
 
 class Instrument:
-    """Measures some quantities of an update that is due."""
+    """Base of the instruments, which measure quantities of an update that is due."""
 
     quantities: ClassVar[tuple[str, ...]]
 
@@ -45,20 +45,20 @@ class Instrument:
 
     @classmethod
     def absent(cls, scheme: type[ResidualScheme], embedding_norm: bool = True) -> tuple[str, ...]:
-        """Return those of its quantities that no such model has."""
+        """Return the instrument's quantities that such a model does not have."""
         return ()
 
     @classmethod
     def fits(cls, subject: Subject) -> bool:
-        """Return True if one of its quantities is wanted, and the model has such a thing."""
+        """Return True if a quantity of the instrument is wanted and the model has it."""
         there = set(cls.quantities).difference(cls.absent(subject.scheme))
         return not subject.wanted.isdisjoint(there)
 
     def arm(self) -> None:
-        """Before the forward pass."""
+        """Prepare, before the forward pass."""
 
     def before_step(self, gradient_scale: float) -> Values:
-        """Measure gradients, which are times 1 / gradient_scale, and parameters before the step."""
+        """Measure parameters before the step, and gradients, which are divided by the scale."""
         return {}
 
     def after_step(self) -> Values:
@@ -66,12 +66,12 @@ class Instrument:
         return {}
 
     def disarm(self) -> None:
-        """At the end, whatever happened: keep nothing, leave nothing in the model."""
+        """Clean up at the end of the update, also after errors: leave nothing in the model."""
         self.before = None
 
 
 class Gradients(Instrument):
-    """Norms of parameters' gradients."""
+    """Gradient norms of parameters."""
 
     quantities = ("gradient_norm", "weight_gradient_norm", "embedding_gradient_norm")
 
@@ -84,10 +84,10 @@ class Gradients(Instrument):
 
 
 class Activations(Instrument):
-    """Norms of what passes through the training's own passes, and gradients through LayerNorm.
+    """Norms of activations in training passes, and of gradients through LayerNorm.
 
-    The model's forward takes src_tokens [B, S] and, with a decoder above an encoder,
-    prev_output_tokens [B, T] by name. Sums stay on the device until `after_step`.
+    The model's forward receives src_tokens [B, S] and, in an encoder-decoder, prev_output_tokens
+    [B, T], by name. Sums stay on the device until `after_step`.
     """
 
     quantities = ("branch_norm", "residual_norm", "layer_norm_input", "layer_norm_gradient")
@@ -149,7 +149,7 @@ class Activations(Instrument):
         self._forward = False
 
     def _takes(self, slot: Slot) -> bool:
-        """Note a slot; False where its quantity is not wanted."""
+        """Register a slot; return False if its quantity is not wanted."""
         if slot[0] in self.subject.wanted:
             self._slots[slot] = None
         return slot in self._slots
@@ -202,7 +202,7 @@ class Activations(Instrument):
         self._squares[key] = self._squares[key] + square if key in self._squares else square
 
     def after_step(self) -> Values:
-        """Return the means; one transfer from the device."""
+        """Return the means, with one transfer from the device."""
         means = {}
         for slot, total in self._sums.items():
             tokens = [self._tokens[batch][slot[1]] for batch in self._batches[slot]]
@@ -227,13 +227,11 @@ _OF_STACKS: Final = {
     "layer_norm": "final",
     "output_transform": "final",  # ResiDual's, of its second stream
 }
-"""Where a layer and a stack have LayerNorms, and which part they are."""
+"""LayerNorms of layers and stacks, with their parts."""
 
 
 def layer_norms(stack: Stack) -> Iterator[tuple[nn.Module, str, int]]:
-    """Yield a stack's LayerNorms with part and layer; those that only some schemes have (as
-    NormFormer's) by their path in the layer.
-    """
+    """Yield a stack's LayerNorms with part and layer; those of some schemes by their path."""
     for index, layer in enumerate(stack.layers):
         for path, module in layer.module.named_modules():
             if isinstance(module, nn.LayerNorm):
@@ -247,14 +245,14 @@ def layer_norms(stack: Stack) -> Iterator[tuple[nn.Module, str, int]]:
 
 
 def padding_of(stack: Stack) -> int:
-    """Return the padding symbol's index, as fairseq's encoders and decoders keep it."""
+    """Return the index of the padding symbol, as fairseq's encoders and decoders store it."""
     index: Any = stack.module.padding_idx
     return int(index)
 
 
 class OnProbe(Instrument):
-    """What the model makes of the probe: how far its output has moved, in all and in this update,
-    how spread its attention is, and how different its tokens.
+    """Outputs for the probe: accumulated and single model update, entropy of attention, rank of
+    tokens.
     """
 
     quantities = ("model_update", "step_update", ENTROPY, RANK)
@@ -281,16 +279,16 @@ class OnProbe(Instrument):
 
 
 def copies(parameters: Sequence[Tensor]) -> dict[Tensor, Tensor]:
-    """Return copies of parameters, each on its device, to be compared with after the step.
+    """Return copies of parameters on their devices, for a comparison after the step.
 
-    With half precision these are the model's, not the optimiser's copies in float32: a change that
-    the model does not see does not count.
+    In half precision these are the model's parameters, not the float32 masters: a change that the
+    model does not see does not count.
     """
     return {parameter: parameter.detach().clone() for parameter in parameters}
 
 
 class Bounds(Instrument):
-    """The theorems' bounds on the model update; they are about LN(alpha x + G(x))."""
+    """Bounds of the theorems on the model update, for LN(alpha x + G(x))."""
 
     quantities = ("update_bound", "step_bound")
 
@@ -317,7 +315,7 @@ class Bounds(Instrument):
 
 
 class ParameterUpdates(Instrument):
-    """How large an update is beside the parameters: |theta_i - theta_{i-1}| / |theta_{i-1}|."""
+    """Size of an update relative to the parameters: |theta_i - theta_{i-1}| / |theta_{i-1}|."""
 
     quantities = ("parameter_update_ratio",)
 
@@ -343,7 +341,7 @@ class ParameterUpdates(Instrument):
 
 
 class Gains(Instrument):
-    """How far LayerNorms' gains have moved, and how they compound over a stack of Post-LN."""
+    """Drift of LayerNorm gains, and their product over a Post-LN stack."""
 
     quantities = ("gain_drift", "gain_spread")
 
@@ -382,10 +380,11 @@ INSTRUMENTS: Final[tuple[type[Instrument], ...]] = (
     Gains,
 )
 OF_SPLIT: Final = (*Gradients.quantities, *Activations.quantities)
-"""What can be measured of a model whose parameters are split over processes: rank 0, which
-measures, has neither all numbers of a parameter nor a forward pass of its own."""
+"""Quantities that can be measured on a sharded model: rank 0, which measures, has neither complete
+parameters nor a forward pass of its own.
+"""
 ON_PROBE: Final = (*OnProbe.quantities, "update_bound")
-"""What needs the origin: its probe, or theta_0."""
+"""Quantities that need the origin: its probe, or theta_0."""
 
 
 def absent(scheme: type[ResidualScheme], embedding_norm: bool) -> frozenset[str]:

@@ -1,7 +1,8 @@
-"""At every due update, all wanted quantities into monitor.jsonl, TensorBoard and fairseq's log.
+"""The monitor: writes all wanted quantities of each due update to monitor.jsonl, TensorBoard and
+log.
 
-The process that writes checkpoints measures. Gradients are those of all processes together,
-activations those of its own share of the batch.
+The process that writes checkpoints measures. Gradients include all processes, activations only its
+own share of the batch.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Monitor(Observer):
-    """Measures a training; see quantities.md."""
+    """Monitor of a training run; see quantities.md."""
 
     def __init__(self, settings: MonitorSettings, trainer: Any, folder: Path) -> None:
         self.settings, self.file = settings, folder / records.NAME
@@ -50,7 +51,7 @@ class Monitor(Observer):
         return self.instruments if update % self.settings.interval == 0 else []
 
     def loaded(self, trainer: Any, update: int) -> None:
-        """Go on after the last record that still holds, from the origin of the first start."""
+        """Continue after the last valid record, from the origin of the first start."""
         records.keep_until(self.file, update)
         last = trainer.cfg.optimization.max_update
         if 0 < last < self.settings.interval:
@@ -108,15 +109,17 @@ class Monitor(Observer):
         self._shown |= highlights(values)
 
     def _show(self, name: str) -> None:
-        """Put a number into fairseq's progress line, as a derived one: checkpoints do not keep
-        these, so that a run that resumes unmonitored does not repeat what was measured long ago.
+        """Add a number to fairseq's progress line as a derived metric.
+
+        Checkpoints do not store derived metrics, so that a run that resumes without monitoring does
+        not repeat old measurements.
         """
         metrics.log_derived(name, lambda _: round(self._shown[name], 5), priority=950)
 
 
 def highlights(values: Values) -> dict[str, float]:
-    """Return the few for fairseq's progress line: how far the model has moved, and whether
-    gradients reach the bottom of the top stack.
+    """Return the numbers for fairseq's progress line: the model update, and the gradient at the
+    bottom of the top stack.
     """
     chosen = {name: values.get(name) for name in ("model_update", "step_update")}
     sides = values.get("gradient_norm", {})
@@ -127,7 +130,7 @@ def highlights(values: Values) -> dict[str, float]:
 
 
 class EventWriter:
-    """Writes all values of an update for TensorBoard."""
+    """Writes all values of an update to TensorBoard."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder

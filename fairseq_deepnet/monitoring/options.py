@@ -1,4 +1,4 @@
-"""The options of monitoring: they belong to our models' options, as a plugin can add no others."""
+"""Options of monitoring. They belong to our models, because a plugin cannot add other options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .quantities import EVERYTHING, parse_quantities
 
 @dataclass(frozen=True)
 class MonitorSettings:
-    """What to measure, and how often."""
+    """Settings: what to measure, and how often."""
 
     interval: int  # updates between two records
     quantities: tuple[str, ...]  # names in monitoring.quantities
@@ -38,10 +38,10 @@ def add_monitor_arguments(parser: ArgumentParser) -> None:
 
 
 def monitor_settings(args: Any) -> MonitorSettings | None:
-    """Return what a model's arguments ask for; None where nothing is to be measured.
+    """Return the settings of a model's arguments; None if nothing is measured.
 
     Raises:
-        ConfigurationError: for an interval below 0, an unknown quantity, quantities without an
+        ConfigurationError: for a negative interval, an unknown quantity, quantities without an
             interval, and quantities that the model does not have.
     """
     interval, wanted = getattr(args, "monitor_interval", None), getattr(args, "monitor", None)

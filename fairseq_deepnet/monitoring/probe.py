@@ -1,4 +1,4 @@
-"""A fixed batch, what the model makes of it, and what it made of it at first.
+"""A fixed batch (the probe), the model's outputs for it, and its outputs at the start.
 
 Shapes: B = sentences, T = target length, S = keys, C = channels, H = heads, n = tokens.
 """
@@ -36,8 +36,8 @@ NetInput = dict[str, Tensor]
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, no gradients, and a generator of random numbers of its own: LayerDrop's
-    list draws from it even then.
+    """Evaluation mode without gradients, with a separate random generator, from which LayerDrop's
+    list draws even in evaluation.
     """
     training = [module for module in model.modules() if module.training]
     model.eval()
@@ -51,8 +51,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def first_sentences(trainer: Any, samples: Sequence[Any]) -> NetInput:
-    """Return the model's input for the first sentences of the validation set, so that runs with
-    other batches share a probe; of the first training batch where there is no such set.
+    """Return the model's input for the first validation sentences.
+
+    Runs with other batches so share a probe. Without a validation set it is the first training
+    batch.
     """
     subset = trainer.cfg.dataset.valid_subset.split(",")[0]
     dataset = trainer.task.datasets.get(subset)
@@ -67,7 +69,7 @@ def first_sentences(trainer: Any, samples: Sequence[Any]) -> NetInput:
 
 
 def _fitting(trainer: Any, dataset: Any) -> list[int]:
-    """Return the first sentences that the model can read, and that fit into one batch."""
+    """Return the first sentences that the model accepts and that fit into one batch."""
     longest = utils.resolve_max_positions(
         trainer.task.max_positions(), trainer.get_model().max_positions()
     )
@@ -84,11 +86,11 @@ def _fitting(trainer: Any, dataset: Any) -> list[int]:
 
 
 class Probe:
-    """What a model makes of a fixed batch.
+    """A model's outputs for a fixed batch.
 
     Args:
-        net_input: the model's arguments, on its device: src_tokens [B, S] and, where it has both
-            stacks, prev_output_tokens [B, T].
+        net_input: the model's arguments, on its device: src_tokens [B, S] and, with both stacks,
+            prev_output_tokens [B, T].
         padding: index of the padding symbol.
     """
 
@@ -111,8 +113,10 @@ class Probe:
         placement: NormPlacement,
         wanted: Collection[str],
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Return `features`, and of the same pass what is wanted of every layer: the rank of its
-        tokens, and the entropy of each attention's weights in nats, mean over heads and queries.
+        """Return `features`, and from the same pass the requested values of every layer.
+
+        These are the rank of its tokens, and the entropy of each attention's weights in nats,
+        averaged over heads and queries.
         """
         found: dict[Slot, Tensor] = {}
         hooks = []
@@ -162,23 +166,23 @@ def _entropy_hook(found: dict[Slot, Tensor], slot: Slot, queries: Tensor) -> Any
 
 
 def distance(features: Tensor, reference: Tensor) -> Tensor:
-    """Return the mean over tokens of |F - F'|, both [n, C]; a tensor of one number."""
+    """Return the mean over tokens of |F - F'|, both [n, C], as a scalar tensor."""
     return torch.linalg.vector_norm(features - reference, dim=-1).mean()
 
 
 class Origin:
-    """What accumulated updates count from: F(x, theta_0) on the probe, and theta_0 for the bound.
+    """Origin of accumulated updates: F(x, theta_0) on the probe, and theta_0 for the bound.
 
-    A resumed run continues from the origin of its first start: the probe and what the model
-    made of it lie in a file. theta_0 is as large as the model and does not: such a run builds its
-    model by the same seed before it loads the checkpoint. A sum over all parameters as they were
-    built shows whether the file is of this run.
+    A resumed run continues from the origin of its first start. Probe and features are in a file.
+    theta_0 is not, as it is as large as the model: a resumed run builds its model with the same
+    seed before it loads the checkpoint. The sum of all parameters as built shows whether the file
+    belongs to the run.
 
     Args:
-        model: as it was built.
+        model: the model as built.
         padding: index of the padding symbol.
-        weights: the parameters whose initial values are needed; none where no bound is wanted.
-        file: where probe and features are kept.
+        weights: parameters whose initial values are needed; none without a bound.
+        file: file of probe and features.
     """
 
     def __init__(
@@ -196,7 +200,7 @@ class Origin:
         self._mark = math.fsum(map(float, sums))
 
     def prepare(self, trainer: Any, samples: Sequence[Any]) -> None:
-        """Choose the probe, unless there is one."""
+        """Choose the probe unless it exists."""
         if self.probe is None:
             net_input = first_sentences(trainer, samples)
             if trainer.cuda:
@@ -204,7 +208,7 @@ class Origin:
             self.probe = Probe(net_input, self.padding)
 
     def take(self) -> None:
-        """Make the present parameters theta_0, unless there is one; write the file."""
+        """Make the current parameters theta_0 unless it exists, and write the file."""
         if self.features is not None or self.probe is None:
             return
         self.weights = self._built = _in_host_memory(self._live)
@@ -218,7 +222,7 @@ class Origin:
         save_checkpoint(state, self.file)
 
     def resume(self) -> None:
-        """Go on from what the first start left; a warning where there is nothing."""
+        """Continue from the file of the first start; warn if there is none."""
         device = next(self.model.parameters()).device
         try:
             state = torch.load(self.file, map_location=device, weights_only=True)
@@ -239,5 +243,5 @@ OTHER_WEIGHTS: Final = "is of a training with other initial weights (another --s
 
 
 def _in_host_memory(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Return copies in host memory: theta_0 is seldom needed, the device's memory often."""
+    """Return copies in host memory, as theta_0 is seldom needed."""
     return [weight.detach().to("cpu", copy=True) for weight in weights]

@@ -1,4 +1,4 @@
-"""What a monitored run measures: the rows of quantities.md, read as people read them."""
+"""The monitored quantities, read from the table in quantities.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 
 class Level(StrEnum):
-    """What a quantity has one value of."""
+    """Unit that has one value of a quantity."""
 
     MODEL = "model"
     STACK = "side"
@@ -19,7 +19,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Quantity:
-    """One row of the table, a field a column."""
+    """Row of the table, with one field per column."""
 
     name: str  # in --monitor, monitor.jsonl, TensorBoard and figures
     level: Level  # what there is a value of
@@ -45,7 +45,7 @@ EVERYTHING: Final = "all"
 
 
 def parse_quantities(text: str) -> tuple[str, ...]:
-    """Return the names in "a,b,c", or all of them for "all"; ValueError names what is unknown."""
+    """Parse "a,b,c" or "all" to names; ValueError names unknown ones."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if EVERYTHING in names:
         return tuple(QUANTITIES)

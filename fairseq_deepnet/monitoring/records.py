@@ -1,4 +1,4 @@
-"""monitor.jsonl: one line a monitored update, appended to while a run trains, read by plots.
+"""monitor.jsonl: one line per monitored update, appended during training and read by plots.
 
 A line is a JSON object:
 
@@ -7,10 +7,9 @@ A line is a JSON object:
                 "embedding_gradient_norm": {"encoder": 0.1, "decoder": 0.2},   # Level.STACK
                 "gradient_norm": {"decoder": {"layer": [0.1, ...], "self_attn": [...], ...}}}}
 
-Lists run over a stack's layers, the bottom first; what a stack has one of, such as the final
-LayerNorm of Pre-LN, is a list of one. None (JSON's null) stands where there is no number: a layer
-that LayerDrop left out. Numbers that are not finite are the words "nan", "inf" and "-inf": strict
-JSON has none.
+Lists run over the layers of a stack, bottom first; single values of a stack, such as the final
+LayerNorm of Pre-LN, are lists of length one. null means no number: a layer that LayerDrop skipped.
+Numbers that are not finite are the words "nan", "inf" and "-inf", which strict JSON lacks.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ Record = dict[str, Any]
 
 
 def run_folder(save_dir: Path) -> Path:
-    """Return where a run's records lie: beside `checkpoints` in a run folder of scripts/train.sh,
-    else with the checkpoints of a bare fairseq-train.
+    """Return the folder of a run's records: beside `checkpoints` in a run folder of
+    scripts/train.sh, with the checkpoints of a bare fairseq-train.
     """
     parent = save_dir.resolve().parent
     recorded = save_dir.name == "checkpoints" and (parent / "config.yaml").is_file()
@@ -42,7 +41,7 @@ def _line(record: Record) -> str:
 
 
 def _numbers(value: Any) -> Any:
-    """Return what `strict` was given: the words "nan", "inf" and "-inf" are floats again."""
+    """Invert `strict`: the words "nan", "inf" and "-inf" become floats."""
     if isinstance(value, dict):
         return {key: _numbers(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -51,14 +50,14 @@ def _numbers(value: Any) -> Any:
 
 
 def append(file: Path, record: Record) -> None:
-    """Write one line at the end of a file of JSON lines; whole or, after a crash, cut off."""
+    """Append a line to a JSON-lines file; after a crash it may be cut off."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8") as lines:
         lines.write(_line(record))
 
 
 def read(file: Path) -> Iterator[Record]:
-    """Yield the records in their order; a line that a killed run left unfinished is passed over."""
+    """Yield the records in order; skip a line that a killed run left unfinished."""
     with file.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             try:
@@ -70,12 +69,12 @@ def read(file: Path) -> Iterator[Record]:
 
 
 def keep_until(file: Path, update: int, attempt: int | None = None) -> int:
-    """Drop records of later updates: a run that resumes from `update` repeats those.
+    """Drop records of later updates, which a run that resumes from `update` repeats.
 
     Args:
-        attempt: only those of this attempt, where records name theirs
+        attempt: consider only records of this attempt, if they have one
 
-    Returns the number of records that are left.
+    Returns the number of remaining records.
     """
     if not file.is_file():
         return 0

@@ -1,7 +1,7 @@
-"""Only rank 0 builds a model's weights; the others wait for their rows.
+"""Building a model's weights only on rank 0; the other processes receive their rows.
 
-fairseq builds the whole model in fp32 in every process before a trainer can split it: eight
-processes of a node would hold it eight times.
+fairseq builds the whole model in fp32 in every process before a trainer can shard it: a node with
+eight processes would need memory for eight models.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ..wrapping import wrap
 
 @contextlib.contextmanager
 def weights_on_rank_0(cfg: Any = None) -> Iterator[None]:
-    """Let processes other than rank 0 build parameters without memory; buffers are real.
+    """Build parameters without memory in processes other than rank 0; buffers are real.
 
-    Initialising them draws nothing from torch's generator, which is brought to rank 0's state.
+    Their initialisation does not advance torch's generator, which is set to rank 0's state.
 
     Args:
-        cfg: fairseq's, of distributed training; here it would enable fairscale's wrapping.
+        cfg: fairseq's config of distributed training, which would enable fairscale's wrapping.
     """
     group = distributed.get_data_parallel_group() if torch.distributed.is_initialized() else None
     if group is None or distributed.get_data_parallel_world_size() == 1:
@@ -40,7 +40,8 @@ def weights_on_rank_0(cfg: Any = None) -> Iterator[None]:
 def without_weights() -> Iterator[None]:
     """Build parameters on the meta device, each as soon as it is registered.
 
-    The object stays the same, so that tied ones stay tied; what cannot be changed stays real.
+    Objects are kept, so that tied parameters stay tied. Parameters that cannot be changed stay
+    real.
     """
     register = nn.Module.register_parameter
 
@@ -60,7 +61,7 @@ def without_weights() -> Iterator[None]:
 
 
 def give_memory(modules: Iterable[nn.Module]) -> None:
-    """Give parameters that are without it memory, whatever stands there."""
+    """Allocate memory for meta parameters, without initialising it."""
     for module in modules:
         for param in module.parameters():
             if param.is_meta:
@@ -68,7 +69,7 @@ def give_memory(modules: Iterable[nn.Module]) -> None:
 
 
 def _become(param: nn.Parameter, tensor: torch.Tensor) -> None:
-    """Let a parameter hold another tensor."""
+    """Replace the tensor of a parameter."""
     other = nn.Parameter(tensor, param.requires_grad)
     vars(other).update(vars(param))
     torch.utils.swap_tensors(param, other)

@@ -1,6 +1,6 @@
-"""Tensors that are split by rows over processes, brought to rank 0's host memory and back.
+"""Gathering of row-sharded tensors in rank 0's host memory, and the reverse.
 
-One at a time, by torch's DTensor, so that no process holds more of the whole than one tensor.
+torch's DTensor moves one tensor at a time, so that no process holds more than one whole tensor.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ..errors import ConfigurationError
 
 
 class Exchange:
-    """A group of processes that each hold some rows of every tensor.
+    """A process group in which each process holds some rows of every tensor.
 
     Args:
-        group: of processes.
-        device: on which its backend communicates.
+        group: the process group.
+        device: device of its collectives.
     """
 
     def __init__(self, group: Any, device: torch.device) -> None:
@@ -31,7 +31,7 @@ class Exchange:
         self.mesh = DeviceMesh.from_group(group, device.type)
 
     def agree(self, what: str, problem: str) -> None:
-        """Raise ConfigurationError in all processes where one has a problem."""
+        """Raise ConfigurationError in all processes if one has a problem."""
         problems: list[str] = [""] * self.size
         dist.all_gather_object(problems, problem, group=self.group)
         for rank, text in enumerate(problems):
@@ -39,7 +39,7 @@ class Exchange:
                 raise ConfigurationError(f"{what}: rank {rank}: {text}")
 
     def split(self, rows: Tensor, shape: torch.Size) -> DTensor:
-        """Return the tensor of this shape of which each process has some rows."""
+        """Return the DTensor of this shape for this process's rows."""
         stride = torch.empty(shape, device="meta").stride()
         return DTensor.from_local(
             rows.to(self.device), self.mesh, [Shard(0)], run_check=False, shape=shape, stride=stride
@@ -51,14 +51,14 @@ class Exchange:
         shapes: Sequence[torch.Size],
         take: Callable[[int, Tensor], None],
     ) -> None:
-        """Give `take` each tensor's index and the whole of it on the host, only on rank 0.
+        """Call `take` on rank 0 with each tensor's index and its whole value on the host.
 
         Args:
             parts: this process's rows of each tensor.
-            shapes: of the whole tensors.
+            shapes: shapes of the whole tensors.
 
         Raises:
-            ConfigurationError: in all processes, after the last exchange, where rank 0 has failed.
+            ConfigurationError: in all processes, after the last collective, if rank 0 has failed.
         """
         problem = ""
         for index, (part, shape) in enumerate(zip(parts, shapes, strict=True)):
@@ -81,7 +81,7 @@ class Exchange:
         """Copy each process's rows of whole tensors into its parts.
 
         Args:
-            whole: returns a tensor by its index; called only on rank 0.
+            whole: returns a tensor by index; called only on rank 0.
         """
         for index, (part, shape) in enumerate(zip(parts, shapes, strict=True)):
             sent = torch.empty(shape, dtype=part.dtype, device=self.device)

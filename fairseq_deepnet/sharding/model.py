@@ -1,4 +1,4 @@
-"""A model whose parameters are split over processes, as fairseq's trainer takes it."""
+"""A sharded model for fairseq's trainer."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ from .building import give_memory
 from .exchange import Exchange
 
 LAYERS: Final = "layers"
-"""What fairseq's models call the list of a stack's layers."""
+"""fairseq's attribute name for the list of a stack's layers."""
 
 
 class ShardedModel(nn.Module):
-    """Wraps a model in place; everything that is not here is the model's own.
+    """Shards a model in place; other attributes are those of the model.
 
     Args:
-        model: on the host, in fp32; the same in all processes, or without memory for parameters
-            in others than rank 0.
-        group: of the processes.
-        device: that computes.
-        dtype: of the computation.
-        unit_bytes: of a unit of layers, gathered.
-        reshard: whether a unit is freed after forward, and gathered again for backward. If not,
-            parameters stay whole through all micro-batches of an update, and gradients are summed
-            whole and exchanged once.
-        offload: keep what is split in host memory.
+        model: the model on the host, in fp32; the same in all processes, or with meta parameters
+            in processes other than rank 0.
+        group: process group.
+        device: device of the computation.
+        dtype: dtype of the computation.
+        unit_bytes: size of a gathered unit of layers.
+        reshard: free a unit after forward and gather it again for backward. Otherwise
+            parameters stay
+            whole for all micro-batches of an update, and gradients are summed whole and
+                reduced once.
+        offload: keep shards in host memory.
 
     Attributes:
-        parameters_split: name -> fully_shard's parameter; a tied one once.
-        own: this process's rows of each, plain tensors in the same memory, for the optimiser.
+        parameters_split: name -> parameter of fully_shard; tied parameters once.
+        own: this process's rows of each, as plain tensors in the same memory, for the optimiser.
     """
 
     def __init__(
@@ -109,16 +110,16 @@ class ShardedModel(nn.Module):
         return self.module(*args, **kwargs)
 
     def trained(self) -> list[nn.Parameter]:
-        """Return what the optimiser is to train, in the order of the plain model's parameters."""
+        """Return the tensors for the optimiser, in the order of the plain model's parameters."""
         return [own for own in self.own.values() if own.requires_grad]
 
     def trained_shapes(self) -> list[torch.Size]:
-        """Return the whole shapes of these."""
+        """Return the whole shapes of these tensors."""
         return [self.shapes[name] for name, own in self.own.items() if own.requires_grad]
 
     @torch.no_grad()
     def all_reduce_grads(self) -> None:
-        """Give the optimiser's tensors their gradients, which backward has exchanged already."""
+        """Set the gradients of the optimiser's tensors, which backward has already reduced."""
         for name, p in self.parameters_split.items():
             self.own[name].grad = None if p.grad is None else p.grad.to_local()  # type: ignore[attr-defined]
             p.grad = None
@@ -126,9 +127,9 @@ class ShardedModel(nn.Module):
 
     @torch.no_grad()
     def measure_gradients(self) -> None:
-        """Leave the norm of each whole gradient at fully_shard's parameter, for those who watch.
+        """Store the norm of each whole gradient with fully_shard's parameter, for observers.
 
-        Once an update, by all processes together.
+        All processes call this together, once per update.
         """
         if self._measured:
             return
@@ -147,16 +148,16 @@ class ShardedModel(nn.Module):
                 p.whole_gradient_norm = norm  # type: ignore[attr-defined]
 
     def forget_gradients(self) -> None:
-        """Drop gradients of a pass that came to nothing."""
+        """Drop the gradients of a failed pass."""
         for p in self.parameters_split.values():
             p.grad = None
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Run a micro-batch that is not the update's last.
+        """Run a micro-batch that is not the last of the update.
 
-        Where units are freed after use for the memory's sake, gradients are exchanged and added up
-        split: whole, in fp32, they would take more than was freed.
+        If units are freed after use to save memory, gradients are reduced and accumulated sharded:
+        whole gradients in fp32 would need more memory than was freed.
         """
         if self.reshards:
             yield
@@ -173,15 +174,17 @@ class ShardedModel(nn.Module):
         self.module.set_reshard_after_backward(last)
 
     def stay_whole(self) -> None:
-        """Keep what the next passes gather: a search runs as long as its sentences ask for, and no
-        process can wait for another in it.
+        """Keep parameters gathered in the next passes.
+
+        The length of a search depends on its sentences, and processes cannot wait for each other in
+        it.
         """
         if not self._stays_whole:
             self._stays_whole = True
             self.module.set_reshard_after_forward(False)
 
     def split_again(self) -> None:
-        """End what `stay_whole` has begun."""
+        """Undo `stay_whole`."""
         if not self._stays_whole:
             return
         self._stays_whole = False
@@ -191,8 +194,10 @@ class ShardedModel(nn.Module):
             part.set_reshard_after_forward(self.reshards and inner, recurse=False)
 
     def free(self) -> None:
-        """Free what passes have left gathered, in all processes: `state_dict` would do so in that
-        which calls it, and the next pass would gather only there.
+        """Free gathered parameters in all processes.
+
+        Otherwise `state_dict` would free them only in the calling process, and only that one would
+        gather in the next pass.
         """
         for part in self._units():
             part.reshard()
@@ -201,11 +206,12 @@ class ShardedModel(nn.Module):
         return (part for part in self.module.modules() if isinstance(part, FSDPModule))
 
     def gather(self, keep_fp32: bool) -> list[Tensor]:
-        """Bring all parameters to rank 0, for `state_dict`; all processes together.
+        """Gather all parameters on rank 0 for `state_dict`; all processes call this together.
 
         Args:
-            keep_fp32: whether to return those that are trained as they are too, in order: the
-                checkpoint's model has them as they are computed with.
+            keep_fp32: also return the trained parameters in fp32, in order: the checkpoint's
+                model has
+                them in the dtype of the computation.
         """
         named = list(self.own.items())
         found: dict[str, Tensor] = {}
@@ -223,7 +229,7 @@ class ShardedModel(nn.Module):
         return exact
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """Return the whole model as fairseq saves it; on rank 0, after `gather`."""
+        """Return the whole model as fairseq saves it; call it on rank 0 after `gather`."""
         if self.gathered is None:
             raise RuntimeError("a sharded model is to be gathered by all processes before")
         gathered, self.gathered = self.gathered, None
@@ -237,7 +243,7 @@ class ShardedModel(nn.Module):
     def load_state_dict(  # type: ignore[override]
         self, state_dict: Any, strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> None:
-        """Take parameters and buffers from `to_load`, which rank 0 has; all processes together.
+        """Load parameters and buffers from `to_load` on rank 0; all processes call this together.
 
         Args:
             state_dict: empty.
@@ -270,8 +276,8 @@ class ShardedModel(nn.Module):
 
 
 def mismatch(mine: Mapping[str, Tensor], given: Mapping[str, Any], strict: bool) -> str:
-    """Return how a checkpoint's tensors differ from a model's in names and shapes, in lines as
-    torch writes them; or nothing.
+    """Describe, as torch does, how a checkpoint's tensors differ from a model's in names and
+    shapes.
     """
     found = []
     if strict:
@@ -290,11 +296,11 @@ def mismatch(mine: Mapping[str, Tensor], given: Mapping[str, Any], strict: bool)
 
 
 def units(model: nn.Module, unit_bytes: int, element: int) -> Iterator[list[nn.Module]]:
-    """Yield layers to gather together, a stack after the other and from the bottom.
+    """Yield groups of layers to gather together, stack by stack and bottom first.
 
     Args:
         unit_bytes: see `unit_length`.
-        element: bytes of a number when it is gathered.
+        element: bytes per gathered number.
     """
     for stack in model.modules():
         layers = stack._modules.get(LAYERS)
@@ -309,7 +315,7 @@ def units(model: nn.Module, unit_bytes: int, element: int) -> Iterator[list[nn.M
 
 
 def cast_buffers(model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
-    """Bring buffers to the type of the computation, as a model that is cast as a whole has them."""
+    """Cast buffers to the dtype of the computation, as casting the whole model would."""
     for module in model.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None:

@@ -1,4 +1,4 @@
-"""An optimiser's state between its parts, one a process, and the whole that a checkpoint has."""
+"""Conversion between an optimiser's sharded state and the whole state of a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ..optim.fp32_state import WEIGHTS
 from .model import ShardedModel
 
 BY_ROWS: Final = "split by rows"
-"""Stands for a tensor of the optimiser's state that is split."""
+"""Placeholder for a sharded tensor of the optimiser's state."""
 
 
 def gather(
     model: ShardedModel, state: dict[str, Any], exact: list[Tensor], flat: bool
 ) -> dict[str, Any] | None:
-    """Return the optimiser's state as an unsharded training has it, on rank 0.
+    """Return the optimiser's state on rank 0 as unsharded training has it.
 
     Args:
-        state: this process's.
+        state: state of this process.
         exact: whole fp32 weights in half precision.
-        flat: as a row of all parameters.
+        flat: store one row with all parameters.
     """
     shapes, is_first = model.trained_shapes(), model.exchange.rank == 0
     total = sum(shape.numel() for shape in shapes)
@@ -59,7 +59,7 @@ def _put(
     number: int,
     whole: Tensor,
 ) -> None:
-    """Put a whole tensor into the state, or into its place in a row."""
+    """Store a whole tensor in the state, or at its place in a row."""
     if places:
         places[held[number]].copy_(whole.reshape(-1))
     else:
@@ -70,7 +70,7 @@ def scatter(model: ShardedModel, read: Any) -> dict[str, Any]:
     """Return this process's part of the optimiser's state.
 
     Args:
-        read: what rank 0 has read from the checkpoint.
+        read: state that rank 0 has read from the checkpoint.
 
     Raises:
         ConfigurationError: for a state of other parameters, in every process.
@@ -107,7 +107,7 @@ def scatter(model: ShardedModel, read: Any) -> dict[str, Any]:
 
 
 def skeleton(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an optimiser's state without the tensors that are split."""
+    """Return an optimiser's state without its sharded tensors."""
     numbers = {
         index: {key: BY_ROWS if _is_split(value) else value for key, value in one.items()}
         for index, one in state["state"].items()
@@ -116,9 +116,9 @@ def skeleton(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def split_keys(state: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Return the keys of what is split by rows, in the same order in all processes.
+    """Return the keys of tensors that are sharded by rows, in the same order in all processes.
 
-    Numbers that some optimisers keep as tensors, such as counts of steps, have no dimension.
+    Numbers that some optimisers store as tensors, such as step counts, have no dimension.
     """
     is_split = {k: None for one in state.values() for k, held in one.items() if _is_split(held)}
     return [*is_split]
@@ -129,7 +129,7 @@ def _is_split(value: Any) -> bool:
 
 
 def _by_parameter(state: Any, shapes: list[torch.Size]) -> dict[str, Any]:
-    """Return a checkpoint's optimiser state with a tensor for each parameter.
+    """Return a checkpoint's optimiser state with one tensor per parameter.
 
     Raises:
         ValueError: for a state of other parameters.
@@ -152,16 +152,16 @@ def _by_parameter(state: Any, shapes: list[torch.Size]) -> dict[str, Any]:
 
 
 def parts_of(weights: Sequence[torch.Tensor], shapes: Sequence[torch.Size]) -> list[torch.Tensor]:
-    """Return weights of these shapes, out of one tensor a parameter or one row of all."""
+    """Return weights of these shapes from one tensor per parameter or from one row of all."""
     if len(weights) == 1 and len(shapes) > 1:
         weights = weights[0].split([shape.numel() for shape in shapes])
     return [part.view(shape) for part, shape in zip(weights, shapes, strict=True)]
 
 
 def split(moments: dict[str, Any], shapes: list[torch.Size]) -> dict[str, Any]:
-    """Return an optimiser's state for parameters of these shapes, out of one row of all.
+    """Return an optimiser's state for parameters of these shapes from one row of all.
 
-    Values that are no row of all parameters (Adam's step) are each parameter's.
+    Values that are not a row of all parameters (Adam's step) apply to each parameter.
     """
     (group, *others) = moments["param_groups"]
     if others or len(group["params"]) != 1 or len(shapes) == 1:

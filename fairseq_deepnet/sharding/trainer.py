@@ -1,9 +1,9 @@
-"""fairseq's trainer around a model that is split over processes.
+"""fairseq's trainer for a sharded model.
 
-fairseq 0.12's own `fully_sharded` is fairscale's, which is no longer maintained: where `is_fsdp`
-says so its trainer imports it, refuses --bf16, and asks the model for its checkpoints. Here
-`is_fsdp` is never true. The trainer goes the way of any other backend, and what this one does
-otherwise is in ShardedTrainer.
+fairseq 0.12's own `fully_sharded` uses fairscale, which is no longer maintained. If `is_fsdp` is
+true, its trainer imports fairscale, refuses --bf16, and asks the model for checkpoints. Here
+`is_fsdp` is always false: the trainer treats the model like any other backend's, and ShardedTrainer
+overrides the rest.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ logger = logging.getLogger(__name__)
 torch.serialization.add_safe_globals([distributed._TensorPlaceholder])  # in fairseq's broadcasts
 
 LINGER: Final = 3.0
-"""Seconds for which rank 0, which keeps that word, stays for the others to read it."""
+"""Seconds that rank 0, which hosts the store, stays for the others to read the message."""
 _ERRORS: Final[list[Exception]] = []
-"""Errors over which this process ends."""
+"""Errors that end this process."""
 FAILURE: Final = "fairseq_deepnet/failure"
-"""Key under which a process that fails leaves word for the others."""
+"""Store key of a failing process's message for the others."""
 
 
 def install() -> None:
-    """Let fairseq-train build a ShardedTrainer, and the model on rank 0, not with fairscale."""
+    """Make fairseq-train build a ShardedTrainer, with the model on rank 0, without fairscale."""
     DeepNetTrainer.of_sharded = ShardedTrainer
     modules: tuple[Any, ...] = (fairseq.distributed, training_program())
     for module in filter(None, modules):
@@ -64,11 +64,11 @@ def install() -> None:
 
 
 def end_at_once() -> None:
-    """Let an error that nobody catches end this process as soon as it is shown.
+    """Exit the process immediately after reporting an uncaught error.
 
-    Python would wait for collectives that never end, and the other processes for this one. In a
-    process that torch.multiprocessing.spawn has started, torch catches the error itself, and Python
-    shuts down: the process then ends before anything is destroyed that waits for the others.
+    Otherwise Python waits for collectives that never complete, and the other processes wait for
+    this one. In a process of torch.multiprocessing.spawn, torch catches the error and Python shuts
+    down; the process then exits before it destroys objects that wait for the others.
     """
     if multiprocessing.parent_process() is not None:
         atexit.register(_end_after_error)
@@ -93,13 +93,13 @@ def end_at_once() -> None:
 
 
 def _end_after_error() -> None:
-    """End this process if one of its ranks' errors has been told."""
+    """Exit the process if it has reported an error."""
     if _ERRORS:
         os._exit(1)
 
 
 def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
-    """Raise ConfigurationError for what cannot be had together with a sharded model."""
+    """Raise ConfigurationError for options that a sharded model does not support."""
     common, shared = cfg.common, cfg.distributed_training
     dropped = any(isinstance(m, LayerDropModuleList) and m.p > 0 for m in model.modules())
     efficient = common.memory_efficient_fp16 or common.memory_efficient_bf16
@@ -133,7 +133,7 @@ def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
 def clip_gradients(
     params: Sequence[Tensor], max_norm: float, aggregate_norm_fn: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Clip gradients to `max_norm` if it is above 0, where they are; return their norm."""
+    """Clip gradients in place to `max_norm` if it is positive; return their norm."""
     norm = aggregate_norm_fn(gradient_norm(params))
     if max_norm > 0:
         grads = [p.grad for p in params if p.grad is not None]
@@ -142,7 +142,7 @@ def clip_gradients(
 
 
 class InPlace(ExactFP16Optimizer):
-    """fairseq's optimiser of half precision, whose fp32 weights are the model's own."""
+    """fairseq's half-precision optimiser with the model's own weights as fp32 masters."""
 
     def _sync_fp16_grads_to_fp32(self) -> None:
         """Do nothing: gradients were summed in fp32."""
@@ -252,7 +252,7 @@ class ShardedTrainer(DeepNetTrainer):
         self.sharded.forget_gradients()
 
     def clip_grad_norm(self, clip_norm: float) -> Tensor:
-        """Clip by the norm of all processes' rows, and return it."""
+        """Clip by the norm over all processes, and return it."""
         self.notify("gradients", self.get_num_updates() + 1)
 
         def of_all(norm: Tensor) -> Tensor:
@@ -280,7 +280,7 @@ class ShardedTrainer(DeepNetTrainer):
             return super().valid_step(sample, raise_oom)
 
     def _log_oom(self, exc: Any) -> None:
-        """Give up: the other processes wait within this batch's forward or backward pass."""
+        """Give up, as the other processes wait within this batch's forward or backward pass."""
         super()._log_oom(exc)
         raise ConfigurationError(
             f"rank {self.data_parallel_rank} is out of memory, and a sharded model cannot leave a"
@@ -289,7 +289,7 @@ class ShardedTrainer(DeepNetTrainer):
 
     @contextlib.contextmanager
     def _telling_others(self) -> Iterator[None]:
-        """Tell the other processes why this one fails; name the one that has failed."""
+        """Send the reason of a failure to the other processes; name the process that has failed."""
         try:
             yield
         except FloatingPointError:
@@ -315,9 +315,9 @@ class ShardedTrainer(DeepNetTrainer):
             raise ConfigurationError(f"rank {rank} cannot continue: {word}") from error
 
     def consolidate_optimizer(self) -> None:
-        """Gather model and optimiser on rank 0, for the checkpoint that it writes next.
+        """Gather model and optimiser on rank 0 for the next checkpoint.
 
-        Not where only one process has raised an error, and fairseq wants to save its state.
+        Skipped while only one process has raised an error and fairseq wants to save its state.
         """
         if _is_alone_with_error():
             return
@@ -333,7 +333,7 @@ class ShardedTrainer(DeepNetTrainer):
             )
 
     def _is_flat(self) -> bool:
-        """True if a checkpoint has the optimiser's state as a row of all parameters."""
+        """True if checkpoints store the optimiser's state as one row of all parameters."""
         return bool(self.cfg.common.fp16 and not self.cfg.common.fp16_no_flatten_grads)
 
     def save_checkpoint(self, filename: str, extra_state: Any) -> Any:
@@ -343,7 +343,7 @@ class ShardedTrainer(DeepNetTrainer):
             return super().save_checkpoint(filename, extra_state)
 
     def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint, which only rank 0 reads: it gives each process its rows."""
+        """Load a checkpoint on rank 0, which sends each process its rows."""
         self.cfg.checkpoint.load_checkpoint_on_all_dp_ranks = False
 
         def receive(state: dict[str, Any]) -> dict[str, Any]:
@@ -362,13 +362,13 @@ class ShardedTrainer(DeepNetTrainer):
 
 
 def _is_alone_with_error() -> bool:
-    """True while an error is handled that the other processes know nothing of."""
+    """True while handling an error that the other processes do not know of."""
     error = sys.exception()
     return error is not None and not isinstance(error, FloatingPointError)
 
 
 def _is_of_communication(error: Exception) -> bool:
-    """True for errors that a process gets because another is gone."""
+    """True for errors caused by the loss of another process."""
     if isinstance(error, dist.DistError):
         return True
     return isinstance(error, RuntimeError) and "gloo" in str(error)

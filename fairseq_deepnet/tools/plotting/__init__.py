@@ -1,1 +1,1 @@
-"""Runs as pictures: what they logged and what was measured in them, as images and as one page."""
+"""Plots of runs: logged and measured values as images and as an HTML page."""

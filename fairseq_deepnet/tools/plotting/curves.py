@@ -1,4 +1,4 @@
-"""Training curves of runs, read from the JSON lines of fairseq's log."""
+"""Training curves from the JSON lines of fairseq's log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOG: Final = "train.log"
 
 @dataclass
 class Curves:
-    """Updates and losses (base 2, per token) of one run's log."""
+    """Updates and losses (base 2, per token) from the log of a run."""
 
     name: str
     train: list[tuple[int, float]] = field(default_factory=list)
@@ -36,7 +36,7 @@ def _records(log: Path) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 def number(value: object) -> float:
-    """Read a number, which fairseq's log writes as text; nan for anything else."""
+    """Parse a number, which fairseq's log writes as text; nan for anything else."""
     try:
         return float(str(value))
     except ValueError:
@@ -44,10 +44,10 @@ def number(value: object) -> float:
 
 
 def read_metrics(run: Path, metrics: Sequence[str]) -> dict[str, Curves]:
-    """Read the curves of a run folder (or of a log file), one pass for several metrics.
+    """Read several metrics of a run folder (or of a log file) in one pass.
 
-    Of updates that a resumed run logged twice the later line counts. When the run went back to an
-    earlier update, points beyond it are dropped. Losses that are not finite are kept: they show
+    If a resumed run logged an update twice, the later line counts. If the run went back to an
+    earlier update, later points are dropped. Losses that are not finite are kept, as they show
     where a run broke. Metrics that were never logged are left out.
 
     Raises FileNotFoundError for a run without a log.

@@ -1,6 +1,6 @@
-"""Runs as one image: losses, a measured quantity, or an overview of everything.
+"""Plots of runs as an image: losses, a measured quantity, or an overview of everything.
 
-A run has one colour in all panels; heat maps of one quantity share their colours.
+A run has the same colour in all panels; heat maps of a quantity share their colour scale.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ _TRIANGLE: Final[dict[str, Any]] = {
     **{"marker": "v", "markeredgecolor": "white", "markersize": 8, "linestyle": "none"}
 }
 _ACROSS: Final = 3
-"""Panels of lines in a row of the overview."""
+"""Line panels per row of the overview."""
 _COLUMNS: Final = 400
-"""Updates of a heat map: an image has no room for more."""
+"""Maximum number of updates in a heat map."""
 
 
 def draw(runs: Sequence[Run], show: str = "loss", part: str | None = None, head: str = "") -> Any:
-    """Return a figure; ValueError if no run has the quantity, or not for this part.
+    """Return a figure; raise ValueError if no run has the quantity for this part.
 
     Args:
         show: one of SHOWN, or EVERYTHING
-        part: of a layer; by default the part that represents the layer
-        head: a title above all
+        part: part of a layer; by default its representative part
+        head: title
     """
     quiet_matplotlib()
     if show == EVERYTHING:
@@ -105,7 +105,7 @@ def _draw_line(axes: Any, line: Line) -> None:
 
 
 def _by_layer(runs: Sequence[Run], show: str, part: str | None, head: str) -> Any:
-    """Draw heat maps, one row per run and one column per side, and profiles by layer below."""
+    """Draw heat maps, one row per run and one column per side, with profiles by layer below."""
     part = part or parts_of(runs, show)[0]
     keys = [GridKey(show, side, part) for side in SIDES]
     keys = [key for key in keys if any(key in run.grids for run in runs)]
@@ -166,7 +166,7 @@ def _overview(runs: Sequence[Run], head: str) -> Any:
 
 
 def _draw_maps(figure: Any, panels: dict[Any, tuple[Run, GridKey]], quantity: str) -> None:
-    """Draw heat maps into axes, which share a colour bar; hide the axes of missing sides."""
+    """Draw heat maps that share a colour bar; hide the axes of missing sides."""
     scale = scale_of(run.grids[key].values for run, key in panels.values() if key in run.grids)
     for axes, (run, key) in panels.items():
         if key not in run.grids:
@@ -183,7 +183,7 @@ def _draw_maps(figure: Any, panels: dict[Any, tuple[Run, GridKey]], quantity: st
 
 
 def _draw_map(axes: Any, grid: Grid, scale: Scale) -> Any:
-    """Draw one heat map; return the image for a colour bar."""
+    """Draw a heat map; return the image for the colour bar."""
     from matplotlib.colors import ListedColormap, LogNorm, Normalize
 
     norm = (LogNorm if scale.is_log else Normalize)(scale.low, scale.high)
@@ -202,7 +202,7 @@ def _draw_map(axes: Any, grid: Grid, scale: Scale) -> Any:
 
 
 def edges_of(updates: Any) -> Any:
-    """Return borders half-way between neighbouring updates, (U + 1) for (U)."""
+    """Return the borders halfway between adjacent updates, (U + 1) for (U)."""
     centres = np.asarray(updates, dtype=np.float64)
     steps = np.diff(centres) if len(centres) > 1 else np.ones(1)
     inner = centres[:-1] + np.diff(centres) / 2
@@ -210,7 +210,7 @@ def edges_of(updates: Any) -> Any:
 
 
 def _mark_events(axes: Any, run: Run, colour: str) -> None:
-    """Draw a dashed line where an event began, with a triangle that the legend names."""
+    """Draw a dashed line at the start of each event, with a triangle for the legend."""
     kinds = dict.fromkeys(event.finding.kind.label for event in run.events if not event.is_end)
     label = f"{run.name}, divergence watch: {', '.join(kinds)}"
     # a recovery has the start of its trouble

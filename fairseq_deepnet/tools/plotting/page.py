@@ -1,4 +1,4 @@
-"""Runs as one page of HTML that needs no network: tables, and figures by plotly."""
+"""Plots of runs as a self-contained HTML page: tables, and figures by plotly."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ from fairseq_deepnet.tools.training import fallbacks
 
 _DASHES: Final = {"solid": "solid", "dashed": "dash", "dotted": "dot", "dots": "dot"}
 _VALUES: Final = 1_600_000
-"""Numbers in all heat maps of a page, at four bytes each, before updates are left out."""
+"""Maximum number of values in all heat maps of a page, at four bytes each."""
 _COLUMNS: Final = (60, 300)
-"""Updates of a heat map: at least, at most."""
+"""Minimum and maximum number of updates in a heat map."""
 _MARKED: Final = 20
-"""Events of a run that figures mark; the table has all."""
+"""Maximum number of events per run in figures; the table lists all."""
 Table = tuple[list[str], list[list[Any]]]
-"""Headings, and rows of cells; the first cell of a row is the run's index."""
+"""Headings and rows of cells; the first cell of a row is the index of the run."""
 
 
 def make(runs: Sequence[Run], head: str = "") -> str:
-    """Return the page; `head` is its title."""
+    """Return the page with the title `head`."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(autoescape=True, loader=loader, trim_blocks=True)
     environment.filters["code"] = _code
@@ -92,7 +92,7 @@ def make(runs: Sequence[Run], head: str = "") -> str:
 
 
 def _code(text: str) -> Markup:
-    """Mark words between backticks as code."""
+    """Format words in backticks as code."""
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
@@ -100,7 +100,7 @@ def _code(text: str) -> Markup:
 
 
 def _most_columns(runs: Sequence[Run]) -> int:
-    """Return the number of updates of a heat map, so that a page of deep runs stays small."""
+    """Return the number of updates in a heat map that keeps the page small."""
     rows = sum(grid.layers for run in runs for key, grid in run.grids.items() if key.part)
     return int(np.clip(_VALUES // max(rows, 1), *_COLUMNS))
 
@@ -117,8 +117,9 @@ def _lines(runs: Sequence[Run], show: str) -> Figure:
 
 
 def _by_layer(runs: Sequence[Run], show: str, most: int) -> Figure:
-    """Draw a row per side: a heat map per run, profiles by layer, three layers over updates. A
-    menu chooses the part of a layer.
+    """Draw a row per side: a heat map per run, profiles by layer, and three layers over updates.
+
+    A menu selects the part of a layer.
     """
     parts = parts_of(runs, show)
     sides = [side for side in SIDES if any((show, side) == k[:2] for r in runs for k in r.grids)]
@@ -191,8 +192,8 @@ def _trace(line: Line) -> dict[str, Any]:
 
 
 def _maps(grid: Grid, scale: Scale) -> list[dict[str, Any]]:
-    """Return a heat map, of logarithms where the scale is logarithmic, and red cells for measured
-    numbers that are not finite.
+    """Return a heat map, of logarithms on a logarithmic scale, and red cells for numbers that are
+    not finite.
     """
     values, (low, high, is_log) = grid.values, scale
     number = "%{z:.4g}"
@@ -232,10 +233,10 @@ def _maps(grid: Grid, scale: Scale) -> list[dict[str, Any]]:
 
 
 def _mark_events(figure: Figure, places: Sequence[tuple[int, int, Run]]) -> None:
-    """Draw dashed lines where events began, with triangles that name them, in the run's colour.
+    """Draw dashed lines at the start of events, with named triangles, in the colour of the run.
 
     Args:
-        places: indices of a panel and of a run, and the run
+        places: index of a panel, index of a run, and the run
     """
     shapes, notes = [], []
     for panel, number, run in places:
@@ -254,7 +255,7 @@ def _mark_events(figure: Figure, places: Sequence[tuple[int, int, Run]]) -> None
 
 
 def _finish(figure: Figure) -> Figure:
-    """Set what all figures have in common."""
+    """Set the common layout of all figures."""
     figure.update_xaxes(tickformat=",d")
     font = {"family": "system-ui, sans-serif", "size": 12}
     return figure.update_layout(template="simple_white", font=font, margin={"l": 60, "r": 20})
@@ -268,16 +269,14 @@ def _number(value: float | None, form: str = ",.2f") -> str:
 
 
 def overview(runs: Sequence[Run]) -> Table:
-    """Return one row per run: its settings, its progress, its losses. Columns that are empty for
-    all runs are left out.
-    """
+    """Return a row per run with settings, progress and losses, without empty columns."""
     cells = [_overview_of(run) for run in runs]
     heads = [head for head in cells[0] if any(row[head] for row in cells)]
     return ["run", *heads], [[n, *(row[h] for h in heads)] for n, row in enumerate(cells)]
 
 
 def _overview_of(run: Run) -> dict[str, str]:
-    """Return the cells of a run, by their heading."""
+    """Return the cells of a run by heading."""
     try:
         options = configs.recorded_config(run.folder).options
     except (ValueError, FileNotFoundError):
@@ -300,7 +299,7 @@ def _overview_of(run: Run) -> dict[str, str]:
 
 
 def events(runs: Sequence[Run]) -> Table:
-    """Return the findings of the divergence watch, with causes."""
+    """Return the findings of the divergence watch with their causes."""
     heads = ["run", "began at update", "noticed at", "event", "place", "finding and likely cause"]
     rows: list[list[Any]] = []
     for number, run in enumerate(runs):

@@ -1,4 +1,4 @@
-"""`deepnet plot RUN...`: runs as an image, as numbers, or as one page of everything."""
+"""`deepnet plot RUN...`: plot runs as an image, write their numbers, or a page with everything."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ IMAGES: Final = (".png", ".pdf", ".svg")
 PAGE: Final = ".html"
 NUMBERS: Final = ".csv"
 COLUMNS: Final = ("run", "quantity", "of", "part", "layer", "update", "value")
-"""`of` is train or valid for logged columns, a side or nothing for measured ones; a layer is
-counted from its stack's input."""
+"""`of` is train or valid for logged columns, and a side or empty for measured ones; layers are
+counted from the input of their stack."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _rows(runs: Sequence[Run], show: str, part: str | None) -> Iterator[tuple[object, ...]]:
-    """Yield the numbers of one quantity, or of everything, one per line."""
+    """Yield the numbers of a quantity, or of everything, one per line."""
     for run in runs:
         for metric, curves in run.metrics.items():
             if show in (metric, images.EVERYTHING):

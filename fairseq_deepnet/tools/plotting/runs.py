@@ -1,4 +1,4 @@
-"""A run folder as figures need it: its log, the monitor's measurements, its events.
+"""Content of run folders for plots: log, measurements of the monitor, and events.
 
 Shapes: U = monitored updates, L = layers of a stack, counted from its input.
 """
@@ -26,14 +26,14 @@ LOGGED: Final = {
     "lr": "learning rate",
     "gnorm": "gradient norm, before clipping",
 }
-"""Columns of train.log -> their axes; read from monitor.jsonl where there is no log."""
+"""Columns of train.log -> axis labels; monitor.jsonl replaces a missing log."""
 SIDES: Final = ("encoder", "decoder")
 _ABSENT: Final = -1.0
-"""Marks missing numbers while records are read. All quantities are norms, ratios and entropies."""
+"""Marks missing numbers while reading. All quantities are norms, ratios and entropies."""
 
 
 class GridKey(NamedTuple):
-    """Name of a grid; side and part are empty for quantities of the model or of a side."""
+    """Key of a grid; side and part are empty for quantities of the model or of a side."""
 
     quantity: str
     side: str = ""
@@ -42,12 +42,12 @@ class GridKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """A quantity over updates, layer by layer.
+    """A quantity by update and layer.
 
     Args:
-        updates: (U), rising
-        values: (U, L); nan where there is none. Numbers that are not finite are kept.
-        given: (U, L), false where nothing was measured: a layer that LayerDrop left out
+        updates: (U), increasing
+        values: (U, L); nan for missing ones. Numbers that are not finite are kept.
+        given: (U, L), False where nothing was measured (a layer that LayerDrop skipped)
     """
 
     updates: NDArray[np.int64]
@@ -60,7 +60,7 @@ class Grid:
         return int(self.values.shape[1])
 
     def take(self, columns: NDArray[np.int64]) -> Grid:
-        """Return only some of the updates, by their index."""
+        """Select updates by index."""
         return Grid(self.updates[columns], self.values[columns], self.given[columns])
 
 
@@ -69,9 +69,9 @@ class Run:
     """Content of a run folder.
 
     Args:
-        name: differs from the names of the runs that are drawn beside it
-        metrics: of LOGGED, those that were logged: training and validation by update
-        grids: the monitor's measurements
+        name: name that differs from those of the other runs
+        metrics: logged columns of LOGGED: training and validation values by update
+        grids: measurements of the monitor
     """
 
     name: str
@@ -82,15 +82,16 @@ class Run:
 
     @property
     def last_update(self) -> int:
-        """The last update of which anything is known."""
+        """Last logged or measured update."""
         logged = [c.train[-1:] + c.valid[-1:] for c in self.metrics.values()]
         ends = [update for points in logged for update, _ in points]
         return max([*ends, *(int(grid.updates[-1]) for grid in self.grids.values())], default=0)
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read run folders (or logs). FileNotFoundError names every path that is no run, ValueError
-    the first one without a single number.
+    """Read run folders (or logs).
+
+    FileNotFoundError names every path that is not a run, ValueError the first one without a number.
     """
     wrong = [str(path) for path in paths if not _is_run(path)]
     if wrong:
@@ -107,12 +108,14 @@ def _is_run(path: Path) -> bool:
 
 
 def _monitored(path: Path) -> Path:
-    """Return the folder of monitor.jsonl; of a log, the folder that contains it."""
+    """Return the folder of monitor.jsonl; for a log, its own folder."""
     return records.run_folder(path) if path.is_dir() else path.parent
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """Name runs by their folders, or by the paths below their common parent if folders agree."""
+    """Name runs by their folders, or by paths below their common parent if folders have equal
+    names.
+    """
     full = [path.resolve() if path.is_dir() else path.resolve().with_suffix("") for path in paths]
     full = [path.parent if path.name == Path(LOG).stem else path for path in full]
     names = [path.name for path in full]
@@ -123,7 +126,7 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
 
 
 def read_run(path: Path, name: str) -> Run:
-    """Read a run folder or a log; ValueError for a run without any number."""
+    """Read a run folder or a log; raise ValueError for a run without any number."""
     folder = _monitored(path)
     run = Run(name, folder)
     if path.is_file() or (path / LOG).is_file():
@@ -142,7 +145,7 @@ def read_run(path: Path, name: str) -> Run:
 
 
 def _add_measurements(run: Run) -> None:
-    """Add the grids of monitor.jsonl, and its losses where there is no log."""
+    """Add the grids of monitor.jsonl, and its losses if there is no log."""
     # arrays for lists at once: the file of a deep model holds millions of numbers
     lines = (
         {**record, "values": dict(_rows(record["values"]))}
@@ -164,7 +167,7 @@ def _add_measurements(run: Run) -> None:
 
 
 def _rows(values: Mapping[str, Any]) -> Iterator[tuple[GridKey, NDArray[np.float64]]]:
-    """Yield the values of a record by their keys, each (L); unknown quantities are left out."""
+    """Yield the values of a record, each (L), by key; skip unknown quantities."""
     for name, value in values.items():
         level = QUANTITIES[name].level if name in QUANTITIES else None
         if level is Level.MODEL:

@@ -1,4 +1,4 @@
-"""Names, lines, scales and thinning of figures, for images and for the page.
+"""Labels, lines, scales and downsampling for images and the page.
 
 Shapes: U = updates, L = layers.
 """
@@ -17,7 +17,7 @@ from fairseq_deepnet.tools.plotting.runs import LOGGED, SIDES, Grid, GridKey, Ru
 
 SHOWN: Final = (*LOGGED, *QUANTITIES)
 BOUNDED: Final = {"update_bound": "model_update", "step_bound": "step_update"}
-"""A bound of the theory -> the quantity that it bounds, drawn with it."""
+"""A theoretical bound -> the quantity that it bounds, which is drawn with it."""
 PARTS: Final = {
     "layer": "whole layer",
     "embedding": "LayerNorm of the embedding",
@@ -32,22 +32,22 @@ PARTS: Final = {
     "qk": "query and key",
     "vo": "value and output",
 }
-"""Pieces of a part's name in words, from the input of a layer or stack to its output."""
+"""Components of part names -> words, in the order from a layer's or stack's input to its output."""
 _COVERED: Final = (1.0, 99.0)
-"""Percentiles that a colour scale reaches to: one exploding update would hide all others."""
+"""Percentiles at the ends of a colour scale: one exploding update would hide all others."""
 
 
 # Names.
 
 
 def title(quantity: str) -> str:
-    """Return a quantity's name in words."""
+    """Return the name of a quantity in words."""
     words = quantity.replace("_", " ")
     return (words[0].upper() + words[1:]).replace("Layer norm", "LayerNorm")
 
 
 def label_of(show: str) -> str:
-    """Return the label of a vertical axis: name and unit."""
+    """Return the axis label of a quantity: name and unit."""
     if show in LOGGED:
         return LOGGED[show]
     unit = QUANTITIES[show].unit
@@ -55,23 +55,25 @@ def label_of(show: str) -> str:
 
 
 def part_title(part: str) -> str:
-    """Return a part of a layer in words: "self-attention, query and key" for self_attn.qk."""
+    """Return the name of a part in words: "self-attention, query and key" for self_attn.qk."""
     return ", ".join(filter(None, (PARTS.get(piece, piece) for piece in part.split("."))))
 
 
 def is_by_layer(show: str) -> bool:
-    """Return True for quantities with a number per layer, which have heat maps."""
+    """Return True for quantities with one number per layer, which have heat maps."""
     return show in QUANTITIES and QUANTITIES[show].level is Level.PART
 
 
 def has(run: Run, show: str) -> bool:
-    """Return True if a run logged or measured it."""
+    """Return True if a run has logged or measured it."""
     return show in run.metrics or any(key.quantity == show for key in run.grids)
 
 
 def parts_of(runs: Sequence[Run], quantity: str) -> list[str]:
-    """Return the measured parts of layers, from a layer's input to its output, but first the part
-    that represents the layer: the whole layer, else the feed-forward network.
+    """Return the measured parts of layers, the representative part first, then from input to
+    output.
+
+    The representative part is the whole layer, or else the feed-forward network.
     """
     place = list(PARTS)
 
@@ -84,7 +86,7 @@ def parts_of(runs: Sequence[Run], quantity: str) -> list[str]:
 
 
 def check(runs: Sequence[Run], show: str, part: str | None = None) -> None:
-    """Raise ValueError if no run has it, or none has it for this part of a layer."""
+    """Raise ValueError if no run has it, or none has it for this part."""
     if not any(has(run, show) for run in runs):
         if show in LOGGED:
             raise ValueError(f"--show {show}: none of these runs has logged it")
@@ -101,13 +103,13 @@ def check(runs: Sequence[Run], show: str, part: str | None = None) -> None:
 
 
 class Line(NamedTuple):
-    """One line of a run.
+    """A line of a run.
 
     Args:
-        run: the run's index, which gives the colour
+        run: index of the run, which determines the colour
         look: solid, dashed, dotted or dots
         x: updates or layers
-        weight: opacity, up to 1
+        weight: opacity, at most 1
     """
 
     run: int
@@ -157,8 +159,9 @@ def lines_by_layer(runs: Sequence[Run], key: GridKey) -> list[Line]:
 
 
 def profiles(runs: Sequence[Run], key: GridKey, most: int = 4) -> list[Line]:
-    """Return values by layer at a few updates that have numbers, evenly spaced in log, from the
-    first to the last; later ones are darker.
+    """Return values by layer at a few updates, evenly spaced in log; later ones are darker.
+
+    The first and the last update with numbers are among them.
     """
     lines = []
     for number, run in enumerate(runs):
@@ -179,7 +182,7 @@ def profiles(runs: Sequence[Run], key: GridKey, most: int = 4) -> list[Line]:
 
 
 class Scale(NamedTuple):
-    """Range of colours or of an axis; positive if it is logarithmic."""
+    """Range of a colour scale or an axis; positive if it is logarithmic."""
 
     low: float
     high: float
@@ -187,7 +190,7 @@ class Scale(NamedTuple):
 
 
 def scale_of(arrays: Iterable[Iterable[float] | NDArray[np.float64]]) -> Scale:
-    """Return one scale for compared panels; logarithmic if the values span a decade."""
+    """Return a common scale for several panels; logarithmic if the values span a decade."""
     flat = [np.asarray(array, dtype=np.float64).ravel() for array in arrays]
     values = np.concatenate([np.empty(0), *flat])
     values = values[np.isfinite(values)]
@@ -203,7 +206,7 @@ def scale_of(arrays: Iterable[Iterable[float] | NDArray[np.float64]]) -> Scale:
 
 
 def thin(line: Line, most: int = 1000) -> Line:
-    """Return a line of at most about `most` points: the lowest and the highest of each stretch."""
+    """Reduce a line to about `most` points: the minimum and maximum of each section."""
     count = len(line.x)
     if count <= most:
         return line
@@ -220,9 +223,7 @@ def thin(line: Line, most: int = 1000) -> Line:
 
 
 def columns(grid: Grid, most: int, events: Sequence[Event] = ()) -> NDArray[np.int64]:
-    """Return the indices of at most about `most` updates: evenly chosen ones, and those next to an
-    event.
-    """
+    """Return the indices of about `most` updates: evenly spaced ones, and those near events."""
     count = len(grid.updates)
     if count <= most:
         return np.arange(count)
@@ -233,5 +234,5 @@ def columns(grid: Grid, most: int, events: Sequence[Event] = ()) -> NDArray[np.i
 
 
 def layer_ticks(layers: int) -> list[int]:
-    """Return about ten layers, the first and the last among them."""
+    """Return about ten layers, including the first and the last."""
     return sorted(set(np.linspace(1, layers, min(layers, 10)).round().astype(int).tolist()))

@@ -1,4 +1,4 @@
-"""What all images look like, and how they come into files."""
+"""Common style of all images, and writing them to files."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000", "#56B4E9")
-"""Okabe and Ito's, which colour-blind readers tell apart."""
+"""Palette of Okabe and Ito, which colour-blind readers can distinguish."""
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "h")
 BROKEN: Final = "#d62728"
-"""Colour of what is not finite."""
+"""Colour of values that are not finite."""
 ABSENT: Final = "#e4e4e4"
-"""Colour of what was not measured."""
+"""Colour of missing measurements."""
 CROSS: Final[dict[str, Any]] = {"marker": "x", "markersize": 8, "markeredgewidth": 2}
-"""Marks a run that diverged."""
+"""Marker of a run that diverged."""
 
 
 class Look(NamedTuple):
-    """How a line differs from others."""
+    """Colour, marker and line style of a line."""
 
     color: str
     marker: str
@@ -26,19 +26,19 @@ class Look(NamedTuple):
 
 
 def look_of(number: int) -> Look:
-    """Return the look of a line, by its place among those it is compared with."""
+    """Return the look of a line by its index among those it is compared with."""
     # colours come back from the eighth line on, with other markers and in dashes and dots
     again = number // len(COLOURS)
     return Look(colour_of(number), MARKERS[(number + again) % len(MARKERS)], "-." if again else "-")
 
 
 def colour_of(number: int) -> str:
-    """Return the colour of a line, by its place."""
+    """Return the colour of a line by its index."""
     return COLOURS[number % len(COLOURS)]
 
 
 def quiet_matplotlib() -> Any:
-    """Return matplotlib, drawing into files."""
+    """Return matplotlib, configured to draw into files."""
     # fairseq sets the root logger to its own taste; matplotlib would list every font it weighs
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     import matplotlib
@@ -58,7 +58,7 @@ def new_figure(rows: int, columns: int, size: tuple[float, float], share: bool =
 
 
 def clean(axes: Any) -> None:
-    """Give axes a light grid, and no frame above and on the right."""
+    """Add a light grid, and remove the frame above and on the right."""
     axes.grid(which="major", alpha=0.35)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -71,7 +71,7 @@ def handle(label: str, **look: Any) -> Any:
 
 
 def save(figure: Any, file: Path) -> None:
-    """Write an image so that it is there whole or not at all, and close the figure."""
+    """Write an image atomically and close the figure."""
     from matplotlib import pyplot
 
     file.parent.mkdir(parents=True, exist_ok=True)
