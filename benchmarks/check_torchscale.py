@@ -106,17 +106,16 @@ def main() -> int:
 
     from fairseq_deepnet.anatomy import find_stacks
     from fairseq_deepnet.files import write_json
-    from fairseq_deepnet.tools.checking.compare import check_model
-    from fairseq_deepnet.tools.checking.findings import as_json, as_text
-    from fairseq_deepnet.tools.checking.weights import make_claim
+    from fairseq_deepnet.tools.checking.expected import make_claim
+    from fairseq_deepnet.tools.checking.pipeline import compare
 
     subject = f"torchscale {args.version}, EncoderDecoder with deepnorm=True ({args.switch})"
     model = build(args)
     stacks = find_stacks(model)
-    found = check_model(model, stacks, make_claim(model, None, stacks, "deepnorm"), subject)
+    found = compare(model, stacks, make_claim(model, None, stacks, "deepnorm"), None, subject)
     if args.json is not None:
-        write_json(args.json, as_json(found))
-    print(as_text(found))
+        write_json(args.json, found.as_json())
+    print(found)
     return 0 if found.is_fine else 1
 
 

@@ -28,7 +28,7 @@ from .divergence import options as divergence
 from .divergence import watch
 from .errors import ConfigurationError
 from .files import say
-from .footprint.setting import FULLY_SHARDED
+from .footprint import FULLY_SHARDED
 from .monitoring.instruments import OF_SPLIT
 from .monitoring.monitor import Monitor
 from .monitoring.options import monitor_settings

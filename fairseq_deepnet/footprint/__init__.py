@@ -1,4 +1,269 @@
-"""Bytes that a training holds on a device: parameters, states and activations.
+"""A model's shape, its parameters by part, and how it is trained.
 
-Knows layers and schemes, not the models.
+Parameters are counted from one layer of each kind on the meta device: that is exact, and takes
+milliseconds for a thousand layers, which take seconds to build.
 """
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import nn
+
+from ..anatomy import find_branches
+from ..modules import (
+    ActivationCheckpointing,
+    DecoderLayer,
+    EncoderLayer,
+    LayerShape,
+    TransformerLayer,
+)
+from ..schemes import Depths, NormPlacement, Place, ResidualScheme, Side
+from ..stock_names import STOCK_NAMES
+
+STATES: Final[Mapping[str, int]] = {
+    "adam": 2,
+    "fused_adam": 2,
+    "adamax": 2,
+    "adadelta": 2,
+    "adagrad": 1,
+    "nag": 1,
+}
+"""fairseq's optimisers -> numbers per parameter that they keep; adafactor and sgd are special."""
+
+FP32: Final = 4  # bytes
+MEGABYTE: Final = 2**20
+FULLY_SHARDED: Final = "fully_sharded"
+"""The backend that splits weights, gradients and the optimiser's state over the devices."""
+
+CHUNKED: Final = tuple(name for name in STOCK_NAMES if name.startswith("chunked_"))
+"""Criterions that hold a chunk of the table tokens x vocabulary at a time."""
+
+CRITERIONS: Final = (*CHUNKED, *(STOCK_NAMES[name] for name in CHUNKED))
+"""Criterions whose memory is known; fairseq's hold the whole table, of log-probabilities."""
+
+LAYERS: Final[dict[Side, type[TransformerLayer]]] = {
+    Side.ENCODER: EncoderLayer,
+    Side.DECODER: DecoderLayer,
+}
+SUBLAYERS: Final = {side: layer.sublayers for side, layer in LAYERS.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The shape of an encoder-decoder.
+
+    Args:
+        vocabulary: entries of the source's and the target's dictionary
+        share_all: one table for source, target and the vocabulary projection
+        share_output: the target's table is the vocabulary projection's too
+        output_dim: channels that the vocabulary projection reads
+        positions: rows of each side's table; learned ones are parameters
+        decoder_final_norm: True if a Pre-LN decoder ends in a LayerNorm
+        checkpointing: activations that backward keeps of each stack
+    """
+
+    arch: str
+    scheme: ResidualScheme
+    layers: Mapping[Side, LayerShape]
+    vocabulary: tuple[int, int]
+    share_all: bool
+    share_output: bool
+    output_dim: int
+    positions: Mapping[Side, int]
+    learned_positions: Mapping[Side, bool]
+    embedding_norm: bool
+    decoder_final_norm: bool
+    checkpointing: Mapping[Side, ActivationCheckpointing]
+
+    @property
+    def depths(self) -> Depths:
+        """Layers per side."""
+        return self.scheme.depths
+
+    def recomputed(self, side: Side) -> int:
+        """Return how many layers of a side backward computes again."""
+        return self.depths.of(side) if self.checkpointing[side].every else 0
+
+    def has_final_norm(self, side: Side) -> bool:
+        """Return True if a LayerNorm follows the stack."""
+        due = side is Side.ENCODER or self.decoder_final_norm
+        return self.scheme.norm is NormPlacement.PRE and due
+
+    @property
+    def checkpoint(self) -> bool:
+        """True if backward computes any layer again."""
+        return any(self.recomputed(side) for side in Side)
+
+    @property
+    def is_stock(self) -> bool:
+        """True if the layers are fairseq's and not ours."""
+        return not self.arch.startswith("deepnet_")
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """How the model is trained.
+
+    Args:
+        max_tokens: of one micro-batch on one device, on the longer side, padding included
+        update_freq: micro-batches of one update on a device; the most that an epoch has
+        max_update: updates of the whole run; None where nothing sets it
+        memory_efficient: no fp32 copy of the weights (fairseq's MemoryEfficientFP16Optimizer)
+        flat: the fp32 copy is one long tensor (fairseq's --fp16 unless --fp16-no-flatten-grads)
+        first_moment: True if adafactor keeps one (--beta1), or sgd (--momentum)
+        bucket_view: --gradient-as-bucket-view
+        gpus: devices in all; 0 is one CPU process
+        unit_bytes: size of what a sharded model gathers together (--bucket-cap-mb)
+        reshard: True if it is split again between forward and backward
+        offload: True if the shards are in host memory (--cpu-offload)
+        monitored: quantities that are measured at intervals (--monitor)
+    """
+
+    max_tokens: int
+    update_freq: int
+    max_update: int | None
+    precision: str
+    memory_efficient: bool
+    flat: bool
+    optimizer: str
+    first_moment: bool
+    criterion: str
+    ddp_backend: str
+    bucket_view: bool
+    gpus: int
+    unit_bytes: int = 25 * MEGABYTE
+    reshard: bool = True
+    offload: bool = False
+    monitored: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> int:
+        """Processes in all."""
+        return max(self.gpus, 1)
+
+    @property
+    def element(self) -> int:
+        """Bytes of a weight, a gradient and an activation."""
+        return 4 if self.precision == "fp32" else 2
+
+    @property
+    def sharded(self) -> bool:
+        """True if each device holds a part of weights, gradients and the optimiser's state."""
+        return self.ddp_backend == FULLY_SHARDED
+
+    @property
+    def gradient(self) -> float:
+        """Bytes of a parameter's gradient on a device, once backward has left its layer."""
+        if not self.sharded:
+            return self.element
+        return 0 if self.offload else FP32 / self.devices
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one update over all devices, on the longer side."""
+        return self.max_tokens * self.update_freq * self.devices
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameters:
+    """Numbers of parameters.
+
+    Args:
+        embeddings: tables of words and learned positions, each once, and their LayerNorms
+        projection: the vocabulary projection, 0 where it is the target's table
+        layer: of one layer, without what its scheme adds
+        encoder, decoder: of each stack, with what the scheme adds and final LayerNorms
+        largest: of the largest single tensor
+        tensors: number of tensors
+    """
+
+    embeddings: int
+    projection: int
+    layer: dict[Side, int]
+    encoder: int
+    decoder: int
+    largest: int
+    tensors: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.embeddings + self.projection + self.encoder + self.decoder
+
+
+def count(model: Model) -> Parameters:
+    """Count a model's parameters."""
+    encoder, decoder = (_stack_sizes(model, side) for side in Side)
+    embeddings, projection = _embedding_sizes(model), _projection_sizes(model)
+    every = [*embeddings, *projection, *encoder, *decoder]
+    layer = {side: _count_layer(model, side) for side in Side}
+    ends = sum(embeddings), sum(projection)
+    return Parameters(*ends, layer, sum(encoder), sum(decoder), max(every), len(every))
+
+
+def build_layer(model: Model, side: Side, index: int = 0) -> TransformerLayer:
+    """Build a layer on the meta device."""
+    return _build(model.layers[side], model.scheme, Place(side, index))
+
+
+@functools.lru_cache(maxsize=16)
+def _build(shape: LayerShape, scheme: ResidualScheme, place: Place) -> TransformerLayer:
+    with torch.device("meta"):
+        return LAYERS[place.side](shape, scheme, place)
+
+
+def _count_layer(model: Model, side: Side) -> int:
+    """Count one layer of a side, without what its scheme adds: linear maps and LayerNorms.
+
+    C = channels, F = feed-forward width: with biases and equal widths, 4 C^2 + 2 C F + 9 C + F in
+    the encoder, 8 C^2 + 2 C F + 15 C + F in the decoder.
+    """
+    branches = find_branches(build_layer(model, side))
+    modules = [module for branch in branches for module in (*branch.linears.values(), branch.norm)]
+    return sum(sum(_sizes(module)) for module in modules)
+
+
+def _sizes(module: nn.Module | None) -> list[int]:
+    return [] if module is None else [parameter.numel() for parameter in module.parameters()]
+
+
+def _stack_sizes(model: Model, side: Side) -> list[int]:
+    """Return sizes of each parameter tensor of a stack: its layers, and what follows them."""
+    depth, width = model.depths.of(side), model.layers[side].embed_dim
+    some = [_sizes(build_layer(model, side, index)) for index in (0, depth // 2, depth - 1)]
+    if some[0] == some[1] == some[2]:  # as in every layer
+        sizes = some[0] * depth
+    else:
+        sizes = [size for n in range(depth) for size in _sizes(build_layer(model, side, n))]
+    sizes += [width, width] * model.has_final_norm(side)
+    with torch.device("meta"):
+        sizes += _sizes(model.scheme.build_combination(side, width))
+        return sizes + _sizes(model.scheme.build_output_transform(side, width))
+
+
+def _embedding_sizes(model: Model) -> list[int]:
+    """Return sizes of each table and vector that precedes the layers."""
+    sizes = []
+    for side, vocabulary in zip(Side, model.vocabulary, strict=True):
+        width = model.layers[side].embed_dim
+        if side is Side.ENCODER or not model.share_all:
+            sizes.append(vocabulary * width)
+        if model.learned_positions[side] and model.positions[side]:
+            sizes.append(model.positions[side] * width)
+        if model.embedding_norm:
+            sizes += [width, width]
+    return sizes
+
+
+def _projection_sizes(model: Model) -> list[int]:
+    """Return sizes of the vocabulary projection and the map before it."""
+    width, out = model.layers[Side.DECODER].embed_dim, model.output_dim
+    sizes = [width * out] if width != out else []
+    if not model.share_output:
+        sizes.append(out * model.vocabulary[1])
+    return sizes

@@ -23,7 +23,7 @@ from ..modules import (
     thriftiest_segment,
 )
 from ..schemes import NormPlacement, Residual, ResidualScheme, Side, Sublayer
-from .setting import FP32, SUBLAYERS, Model, Training, build_layer
+from . import FP32, SUBLAYERS, Model, Training, build_layer
 
 RNG_STATE = 5056 + 16
 """Bytes of the generators' states that torch's checkpoint keeps a layer, CPU's and GPU's."""

@@ -14,9 +14,8 @@ from typing import Final
 from ..criterions.chunked import CPU_BLOCK, chunk_rows
 from ..optim.fused_adam import BUCKET
 from ..schemes import Side
-from . import activations
+from . import CHUNKED, FP32, STATES, SUBLAYERS, Model, Parameters, Training, activations
 from .activations import MicroBatch
-from .setting import CHUNKED, FP32, STATES, SUBLAYERS, Model, Parameters, Training
 
 GIB: Final = 2**30
 SENTENCE_LENGTH: Final = 32

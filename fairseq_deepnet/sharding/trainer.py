@@ -35,7 +35,7 @@ from torch._C._distributed_c10d import HashStore
 from ..checkpoints import received_by
 from ..compat import training_program
 from ..errors import ConfigurationError
-from ..footprint.setting import FULLY_SHARDED, MEGABYTE
+from ..footprint import FULLY_SHARDED, MEGABYTE
 from ..optim.fairseq_adam import clipping_factor, gradient_norm
 from ..optim.fp32_state import WEIGHTS, ExactFP16Optimizer
 from ..trainer import DeepNetTrainer

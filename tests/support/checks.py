@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from fairseq_deepnet.anatomy import find_stacks
 from fairseq_deepnet.schemes import Role, Sublayer
-from fairseq_deepnet.tools.checking.compare import check_model
+from fairseq_deepnet.tools.checking.expected import make_claim
 from fairseq_deepnet.tools.checking.findings import Findings
-from fairseq_deepnet.tools.checking.weights import make_claim
+from fairseq_deepnet.tools.checking.pipeline import compare
 from tests.support.models import build_model
 
 N, M = 6, 4
@@ -29,7 +29,7 @@ def examine(model: Any, claim: str | None = None) -> Findings:
     torch.manual_seed(5)
     stacks = find_stacks(model)
     claimed = make_claim(model, getattr(model, "args", None), stacks, claim)
-    return check_model(model, stacks, claimed, "a model")
+    return compare(model, stacks, claimed, None, "a model")
 
 
 def sentences(found: Findings) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from fairseq.models import ARCH_CONFIG_REGISTRY
 
-from fairseq_deepnet.footprint.setting import Model, Training
+from fairseq_deepnet.footprint import Model, Training
 from fairseq_deepnet.tools.planning.estimates import read_model
 from tests.support.models import SYMBOLS
 

@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_deepnet.tools.checking.audit import Layout, check
+from fairseq_deepnet.tools.checking import check
 from fairseq_deepnet.tools.checking.findings import Findings
+from fairseq_deepnet.tools.checking.layouts import Layout
 from tests.support.torchscale_like import EncoderDecoder
 
 WIDTH: Final = 64

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from fairseq_deepnet.schemes import Side, gains
 from fairseq_deepnet.tools.checking import check
-from fairseq_deepnet.tools.checking.audit import linear_at
 from fairseq_deepnet.tools.checking.findings import Findings
+from fairseq_deepnet.tools.checking.layouts import linear_at
 from tests.support import public_like
 from tests.support.checks import kinds, sentences
 from tests.support.public_like import (

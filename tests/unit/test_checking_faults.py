@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_deepnet.schemes import Side, gains
-from fairseq_deepnet.tools.checking.weights import _row
+from fairseq_deepnet.tools.checking.expected import weight_row
 from tests.support.checks import (
     VALUE_PATH,
     M,
@@ -337,6 +337,6 @@ def test_a_missing_final_layer_norm() -> None:
 def test_a_weight_is_off_if_it_is_too_large_or_too_small(factor: float, layers: list[int]) -> None:
     generator = torch.Generator().manual_seed(1)
     weights = [torch.randn(200, 200, generator=generator) for _ in range(3)]
-    row, off = _row("fc1", [1.0] * 3, [weights[0], weights[1] * factor, weights[2]])
+    row, off = weight_row("fc1", [1.0] * 3, [weights[0], weights[1] * factor, weights[2]])
     assert off == layers
     assert row.fine is (layers == [])

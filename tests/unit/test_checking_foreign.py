@@ -1,6 +1,6 @@
 """Models of other houses are measured in the same way: torchscale's names, keywords and tuples."""
 
-from fairseq_deepnet.tools.checking.weights import linear_default_std
+from fairseq_deepnet.tools.checking.expected import linear_default_std
 from tests.support.checks import examine, kinds, sentences
 from tests.support.torchscale_like import EncoderDecoder
 

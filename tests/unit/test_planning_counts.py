@@ -8,7 +8,7 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from fairseq_deepnet.footprint import setting
+from fairseq_deepnet import footprint
 from fairseq_deepnet.footprint.activations import MicroBatch
 from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.tools.planning import estimates
@@ -42,7 +42,7 @@ from tests.support.plans import WORDS, plan_of
 def test_parameters_are_those_of_the_built_model(options: dict[str, Any]) -> None:
     with torch.device("meta"):
         model = build_model(**options)
-    counted = setting.count(plan_of(**options))
+    counted = footprint.count(plan_of(**options))
     assert counted.total == sum(p.numel() for p in model.parameters())
     assert counted.tensors == len(list(model.parameters()))
     assert counted.largest == max(p.numel() for p in model.parameters())
@@ -78,7 +78,7 @@ def test_the_papers_models_have_the_sizes_that_it_prints(
     args = Namespace(arch=arch, share_all_embeddings=True)
     ARCH_CONFIG_REGISTRY[arch](args)
     model = estimates.read_model(args, (vocabulary, vocabulary))
-    assert setting.count(model).total // 10**6 == millions
+    assert footprint.count(model).total // 10**6 == millions
 
 
 def run_and_count(options: dict[str, Any], length: int) -> tuple[float, float]:

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fairseq_deepnet import footprint
 from fairseq_deepnet.anatomy import find_stacks
-from fairseq_deepnet.footprint import activations, memory, setting
+from fairseq_deepnet.footprint import activations, memory
 from fairseq_deepnet.footprint.activations import MicroBatch
 from fairseq_deepnet.modules import (
     ActivationCheckpointing,
@@ -29,7 +30,7 @@ BATCH = MicroBatch(SENTENCES, SOURCE, TARGET, element=4, on_gpu=False)
 
 
 def saved_bytes(
-    model: setting.Model, side: Side, checkpoint: bool = False, batch: Unpadded | None = None
+    model: footprint.Model, side: Side, checkpoint: bool = False, batch: Unpadded | None = None
 ) -> int:
     """Bytes of storages that autograd keeps for one layer, its weights and its source apart."""
     layer_class = EncoderLayer if side is Side.ENCODER else DecoderLayer
@@ -85,7 +86,7 @@ def test_a_layer_of_every_scheme_keeps_what_autograd_saves(scheme: str, side: Si
     model = plan_of(residual_scheme=scheme, dropout=0.1)
     found = saved_bytes(model, side)
     # Admin's vector a sublayer and BranchNorm's number are not worth a line in the plan.
-    own = {"admin": 4 * 32, "branchnorm": 4}.get(scheme, 0) * len(setting.SUBLAYERS[side])
+    own = {"admin": 4 * 32, "branchnorm": 4}.get(scheme, 0) * len(footprint.SUBLAYERS[side])
     assert activations.layer(BATCH, model, side) == found - own
 
 
@@ -167,7 +168,7 @@ def test_a_checkpointed_layer_keeps_its_input_alone(side: Side, dropout: float) 
 def bytes_a_parameter(**changes: Any) -> float:
     """Persistent bytes and gradients a parameter, without the tables of positions."""
     model = plan_of(share_all_embeddings=True)
-    counts = setting.count(model)
+    counts = footprint.count(model)
     training = dataclasses.replace(TRAINING, **changes)
     batch = dataclasses.replace(BATCH, element=training.element, on_gpu=True)
     found = memory.follow(model, training, counts, batch)
@@ -210,7 +211,7 @@ def test_copies_for_the_monitor_are_those_that_its_instruments_take(
     instrument = kind(subject)
     instrument.before_step(1.0)
     taken = sum(tensor.nbytes for tensor in instrument.before.values())
-    counts = setting.count(model)
+    counts = footprint.count(model)
     assert memory.monitor_copies(model, training, counts) == taken > 0
     plain = memory.follow(model, TRAINING, counts, BATCH)
     watched = memory.follow(model, training, counts, BATCH)

@@ -1,10 +1,9 @@
 """`deepnet check`: is a model what it is claimed to be? Measured, not read off its attributes.
 
-`measure` runs a model and fits its residual connections, `weights` says what is expected and
-compares weights with it, `compare` all else; `findings` are what they report. `check_command` is
-the command line, `audit` the function `check` for models of other houses.
+`layouts` finds layers, `measure` runs a model and fits its residual connections, `expected` holds
+the claim and compares weights with it, `pipeline` compares the rest, `findings` are the report.
 """
 
-from fairseq_deepnet.tools.checking.audit import check
+from fairseq_deepnet.tools.checking.pipeline import check
 
 __all__ = ["check"]

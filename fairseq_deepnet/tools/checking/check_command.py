@@ -18,9 +18,9 @@ from fairseq_deepnet.files import shown, write_json
 from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.schemes import SCHEMES, Side
 from fairseq_deepnet.tools import configs, fairseq_options
-from fairseq_deepnet.tools.checking.compare import check_model
-from fairseq_deepnet.tools.checking.findings import Fault, Findings, as_json, as_text
-from fairseq_deepnet.tools.checking.weights import make_claim
+from fairseq_deepnet.tools.checking.expected import make_claim
+from fairseq_deepnet.tools.checking.findings import Fault, Findings
+from fairseq_deepnet.tools.checking.pipeline import compare
 from fairseq_deepnet.tools.standalone import build_from_arguments, usual_task
 from fairseq_deepnet.tools.tables import listed
 from fairseq_deepnet.tools.trained_model import choose_model
@@ -83,16 +83,16 @@ def run(args: Namespace) -> int:
         raise ValueError("say what to check: --arch NAME, a config, a run folder or a checkpoint")
     saved = None if target is None else find_checkpoint(target)
     if saved is None:
-        found = check_new(read_config(target, args.arch, rest), args)
+        findings = check_new(read_config(target, args.arch, rest), args)
     elif rest or args.arch:
         extra = " ".join([f"--arch {args.arch}"] if args.arch else rest)
         raise ValueError(f"{extra}: a checkpoint says itself what it is; leave it out")
     else:
-        found = check_saved(saved, args.claim)
+        findings = check_saved(saved, args.claim)
     if args.json is not None:
-        write_json(args.json, as_json(found))
-    print(as_text(found))
-    return 0 if found.is_fine else 1
+        write_json(args.json, findings.as_json())
+    print(findings)
+    return 0 if findings.is_fine else 1
 
 
 def find_checkpoint(target: str) -> Path | None:
@@ -142,7 +142,7 @@ def check_new(config: configs.Config, args: Namespace) -> Findings:
     model = build_from_arguments(given, args.vocabulary)
     stacks = find_stacks(model)
     subject = f"{given.arch}, new (seed {args.seed}), {args.vocabulary:,} words"
-    return check_model(model, stacks, make_claim(model, given, stacks, args.claim), subject)
+    return compare(model, stacks, make_claim(model, given, stacks, args.claim), None, subject)
 
 
 def check_saved(path: Path, claim: str | None) -> Findings:
@@ -168,15 +168,13 @@ def check_saved(path: Path, claim: str | None) -> Findings:
     age = f"after {updates:,} updates" if history else "with no record of updates"
     stacks = find_stacks(model)
     subject = f"{args.arch}, {shown(path)} ({age})"
-    found = check_model(model, stacks, make_claim(model, args, stacks, claim), subject, trained)
-    found.faults[:0] = faults
+    claimed = make_claim(model, args, stacks, claim)
+    findings = compare(model, stacks, claimed, None, subject, trained)
+    findings.faults[:0] = faults
     if trained:
-        found.notes.insert(
-            0,
-            "weights have moved since they were drawn: their standard deviations are shown, not"
-            " judged",
-        )
-    return found
+        text = "weights have moved since they were drawn: their deviations are shown, not judged"
+        findings.notes.insert(0, text)
+    return findings
 
 
 def _vocabulary(tensors: Mapping[str, Tensor], path: Path) -> list[int]:

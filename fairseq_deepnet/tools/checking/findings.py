@@ -1,4 +1,4 @@
-"""What a check found, and how it reads: records, and the report as text and as JSON."""
+"""Findings of a check: records, and the report as text and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MARKS: Final = {True: "ok", False: "OFF", None: ""}
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """Something that is not as claimed: in a part of the model, `found` instead of `expected`.
+    """A deviation from the claim: in a part of the model, `found` instead of `expected`.
 
     `kind` is a word to count faults by, such as `weights`.
     """
@@ -36,10 +36,10 @@ class WeightRow:
     """Standard deviations around 0 of a kind of parameter, such as `self_attn.q_proj`.
 
     Args:
-        expected, measured: a number a layer, or the least and the greatest of many.
-        gain, measured_gain: these over Xavier's; empty for what has none.
+        expected, measured: a number per layer, or the least and the greatest of many.
+        gain, measured_gain: these over Xavier's; empty where it has none.
         ratio: measured over expected, all layers pooled; None where 0 is expected.
-        tolerance: how far `ratio` may be from 1.
+        tolerance: largest distance of `ratio` from 1.
         fine: None where nothing is expected.
     """
 
@@ -53,10 +53,14 @@ class WeightRow:
     fine: bool | None = None
     note: str = ""
 
+    def measured_only(self) -> WeightRow:
+        """Return the row of trained weights, of which nothing is expected."""
+        return dataclasses.replace(self, expected=(), gain=(), ratio=None, fine=None)
+
 
 @dataclasses.dataclass(frozen=True)
 class ResidualRow:
-    """What one sublayer of all layers of a stack makes of stream and branch, as a formula."""
+    """Formula of stream and branch of one sublayer of all layers of a stack."""
 
     name: str
     found: str
@@ -84,7 +88,7 @@ class StackFindings:
 
 @dataclasses.dataclass
 class Findings:
-    """All of it; `judged` says whether initial weights could be, `rows` are outside the stacks."""
+    """All of it; `judged` says if initial weights could be, `rows` are outside the stacks."""
 
     subject: str
     claim: str
@@ -100,8 +104,28 @@ class Findings:
         """True if all is as claimed."""
         return not self.faults
 
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        content: dict[str, Any] = strict(dataclasses.asdict(self))
+        content["verdict"] = "fine" if self.is_fine else "off"
+        for fault, plain in zip(self.faults, content["faults"], strict=True):
+            plain["sentence"] = fault.sentence()
+        return content
+
     def __str__(self) -> str:
-        return as_text(self)
+        """Return the report: a section per side, then what is off, in sentences."""
+        parts = [f"{self.subject}: {self.parameters:,} parameters\njudged as {self.claim}"]
+        parts += [_side(side) for side in self.sides]
+        if self.rows:
+            parts.append("\n".join(["Outside the layers", *_weights(self.rows)]))
+        if self.notes:
+            parts.append("\n".join(["Notes", *(f"  {note}" for note in self.notes)]))
+        left_out = "" if self.judged else " (initial weights not judged)"
+        verdict = [f"Verdict: as claimed{left_out}"]
+        if self.faults:
+            verdict = [f"Verdict: OFF, {counted(len(self.faults), 'fault')}"]
+            verdict += [f"  {number}. {f.sentence()}" for number, f in enumerate(self.faults, 1)]
+        return "\n\n".join([*parts, "\n".join(verdict)])
 
 
 def counted(count: int, noun: str) -> str:
@@ -121,52 +145,25 @@ def inside(off: Sequence[int], layers: int) -> str:
     return f" in {layer_numbers(off)}" if 0 < len(off) < layers else ""
 
 
-def as_json(found: Findings) -> dict[str, Any]:
-    """Return plain values."""
-    content: dict[str, Any] = strict(dataclasses.asdict(found))
-    content["verdict"] = "fine" if found.is_fine else "off"
-    for fault, plain in zip(found.faults, content["faults"], strict=True):
-        plain["sentence"] = fault.sentence()
-    return content
-
-
-def as_text(found: Findings) -> str:
-    """Return the report as people read it: a section a side, then what is off, in sentences."""
-    parts = [f"{found.subject}: {found.parameters:,} parameters\njudged as {found.claim}"]
-    parts += [_side(side, found.judged) for side in found.sides]
-    if found.rows:
-        parts.append("\n".join(["Outside the layers", *_weights(found.rows, found.judged)]))
-    if found.notes:
-        parts.append("\n".join(["Notes", *(f"  {note}" for note in found.notes)]))
-    left_out = "" if found.judged else " (initial weights not judged)"
-    verdict = [f"Verdict: as claimed{left_out}"]
-    if found.faults:
-        verdict = [f"Verdict: OFF, {counted(len(found.faults), 'fault')}"]
-        verdict += [f"  {number}. {f.sentence()}" for number, f in enumerate(found.faults, 1)]
-    return "\n\n".join([*parts, "\n".join(verdict)])
-
-
-def _side(side: StackFindings, judged: bool) -> str:
-    facts = [
-        ("", "found", "expected"),
-        ("alpha", side.alpha, side.expected_alpha),
-        ("beta (gain of v_proj, out_proj, fc1, fc2)", side.beta, side.expected_beta),
-        ("LayerNorm", side.norm, side.expected_norm),
+def _side(side: StackFindings) -> str:
+    rows = [
+        ("alpha", side.alpha, side.expected_alpha, ""),
+        ("beta (gain of v_proj, out_proj, fc1, fc2)", side.beta, side.expected_beta, ""),
+        ("LayerNorm", side.norm, side.expected_norm, ""),
+        *((row.name, row.found, row.expected, MARKS[row.fine]) for row in side.residuals),
     ]
-    residuals = [(row.name, row.found, row.expected, MARKS[row.fine]) for row in side.residuals]
-    lines = [f"{side.side.value.capitalize()}: {side.layers} layers, {side.scheme}"]
-    lines += _grid(facts, "plain")
     if side.growth is not None:
-        low, high = side.growth
-        lines.append(f"  RMS of the stream: {low:.3g} before the first layer, {high:.3g} after all")
-    lines += ["", *_grid([("sublayer", "found", "expected", ""), *residuals])]
-    return "\n".join([*lines, "", *_weights(side.rows, judged)])
+        low, high = (f"{rms:.3g}" for rms in side.growth)
+        rows.append(
+            ("RMS of the stream", f"{low} before the first layer, {high} after all", "", "")
+        )
+    head = f"{side.side.value.capitalize()}: {side.layers} layers, {side.scheme}"
+    return "\n".join(
+        [head, *_grid([("", "found", "expected", ""), *rows]), "", *_weights(side.rows)]
+    )
 
 
-def _weights(rows: Sequence[WeightRow], judged: bool) -> list[str]:
-    if not judged:
-        cells = [(row.name, _span(row.measured) or row.note) for row in rows]
-        return _grid([("parameters", "measured std"), *cells])
+def _weights(rows: Sequence[WeightRow]) -> list[str]:
     numbers = [f"{what} {of}" for of in ("std", "gain") for what in ("expected", "measured")]
     table = [("parameters", *numbers, "ratio", "")]
     for row in rows:
@@ -191,7 +188,7 @@ def _span(values: Sequence[float], digits: int = 4) -> str:
     return f"{texts[0]}..{texts[-1]}"
 
 
-def _grid(rows: Sequence[Sequence[str]], form: str = "simple") -> list[str]:
+def _grid(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return aligned columns, indented."""
-    table = tables.text([list(row) for row in rows], left=len(rows[0]), form=form)
+    table = tables.text([list(row) for row in rows], left=len(rows[0]))
     return [f"  {line}".rstrip() for line in table.splitlines()]

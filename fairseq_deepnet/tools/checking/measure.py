@@ -3,8 +3,8 @@
 `fit_residuals` gives every layer a random input, in float64 and evaluation mode. Hooks record what
 enters and leaves branches and norms, and z = a x + c b is solved by least squares: x is the stream
 before a sublayer, b the branch's output, z the input of LayerNorm where that follows the sum, else
-the stream after the sublayer. So alpha is what multiplies the stream. `run_backward` runs the model
-as it is, for gradients and for what each layer reads.
+the stream after the sublayer. So alpha is what multiplies the stream. `run_model` runs the model as
+it is, for gradients and for what each layer reads.
 
 Shapes: n = tokens of the batch, C = channels; recorded tensors are flattened to [n, C].
 """
@@ -14,9 +14,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -38,13 +38,13 @@ class Fit:
     """z = a x + c b, fitted to one sublayer.
 
     Args:
-        norm: where LayerNorm stands; None where it stands in none of the known places.
+        norm: place of LayerNorm; None for none of the known places.
         residual: a, the least and the greatest of the channels.
         branch: c, the same.
-        bottom: what multiplies the layer's input, where it is added, too; else 0.
-        inner: what multiplies the output of a LayerNorm that stands before the branch.
-        error: what least squares leaves, relative to z.
-        x, b, z, entry: [n, C]; what the branch read is `entry`.
+        bottom: factor of the layer's input, where it is added, too; else 0.
+        inner: factor of the output of a LayerNorm before the branch.
+        error: residue of least squares, relative to z.
+        x, b, z, entry: [n, C]; `entry` is the input of the branch.
         normed: the output of its LayerNorm, [n, C].
     """
 
@@ -70,15 +70,22 @@ class LayerFit:
     output: Tensor = dataclasses.field(repr=False)
 
 
-class Backward(NamedTuple):
-    """One forward and backward pass of a random loss: parameters without a gradient and with one of
-    0, whether the output is finite, and of each stack, by name, the calls of its layers from below.
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """A forward pass, and a backward pass of a random loss if asked for.
+
+    Args:
+        streams: input and output of each layer of each stack, from below.
+        normed: True for each stack that a norm follows.
+        finite: True if the output is.
+        unused, zero: parameters without a gradient, and with a gradient of 0.
     """
 
+    streams: list[list[list[Tensor]]]
+    normed: list[bool]
+    finite: bool
     unused: list[str]
     zero: list[str]
-    finite: bool
-    streams: dict[str, list[list[Tensor]]]
 
 
 def random_batch(model: nn.Module, stacks: Sequence[Stack]) -> dict[str, Tensor]:
@@ -151,9 +158,56 @@ def recording(
             hook.remove()
 
 
-def next_call(calls: Calls, module: nn.Module | None) -> list[Tensor] | None:
-    """Take the first call of a module that is left; None where there is none."""
-    return calls[module].pop(0) if module is not None and calls[module] else None
+def run_on(model: nn.Module, batch: Any) -> Tensor:
+    """Run a model on keywords, on several arguments, or on one; return the first output."""
+    if isinstance(batch, Mapping):
+        return first_tensor(model(**batch))
+    return first_tensor(model(*batch) if isinstance(batch, tuple | list) else model(batch))
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Return True if a module without parts is called a norm."""
+    return "norm" in type(module).__name__.lower() and not any(module.children())
+
+
+def norms_of(layer: Layer) -> list[nn.Module]:
+    """Return the norms that belong to the branches of a layer, in any order."""
+    norms = [branch.norm for branch in layer.branches if branch.norm is not None]
+    within = {part for branch in layer.branches for part in branch.entry.modules()}
+    beside = [part for part in layer.module.modules() if is_norm(part) and part not in within]
+    return norms or beside
+
+
+def run_model(model: nn.Module, stacks: Sequence[Stack], batch: Any, backward: bool) -> Pass:
+    """Run the model as it is, forward and, with a random loss, backward.
+
+    Raises:
+        ValueError: if the forward pass does not reach a layer.
+    """
+    model.zero_grad(set_to_none=True)
+    norms = [module for module in model.modules() if is_norm(module)]
+    layers = [layer.module for stack in stacks for layer in stack.layers]
+    with recording([*norms, *layers]) as calls, torch.set_grad_enabled(backward):
+        output = run_on(model, batch)
+    streams, normed = [], []
+    for stack in stacks:
+        for layer in stack.layers:
+            if not calls[layer.module]:
+                raise ValueError(f"{layer.name} takes no part in the forward pass")
+        streams.append([calls[layer.module][0] for layer in stack.layers])
+        last, final = streams[-1][-1][1], stack.final_norm
+        follows = any(calls[norm] and same(calls[norm][0][0], last) for norm in norms)
+        normed.append(follows if final is None else bool(calls[final]))
+    unused, zero = [], []
+    if backward:
+        (output * torch.randn_like(output)).sum().backward()
+        trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        unused = [name for name, p in trained if p.grad is None]
+        # softmax does not see what all keys have in common: the gradient of their bias is 0
+        zero = [name for name, p in trained if p.grad is not None and not p.grad.any()]
+        zero = [name for name in zero if not name.endswith(f"{Role.K_PROJ}.bias")]
+        model.zero_grad(set_to_none=True)
+    return Pass(streams, normed, bool(torch.isfinite(output).all()), unused, zero)
 
 
 @contextmanager
@@ -170,41 +224,22 @@ def zeros_filled(stacks: Sequence[Stack]) -> Iterator[None]:
             nn.init.zeros_(weight)
 
 
-def run_on(model: nn.Module, batch: Any) -> Any:
-    """Run a model on keywords, on several arguments, or on one."""
-    if isinstance(batch, Mapping):
-        return model(**batch)
-    return model(*batch) if isinstance(batch, tuple | list) else model(batch)
-
-
-def own_norms(layer: Layer) -> list[nn.Module]:
-    """Return the LayerNorms of a layer's branches."""
-    return [branch.norm for branch in layer.branches if branch.norm is not None]
-
-
-def fit_residuals(
-    model: nn.Module,
-    stacks: Sequence[Stack],
-    batch: Any,
-    norms_of: Callable[[Layer], list[nn.Module]] = own_norms,
-) -> tuple[list[list[LayerFit]], list[bool]]:
+def fit_residuals(model: nn.Module, stacks: Sequence[Stack], batch: Any) -> list[list[LayerFit]]:
     """Fit every sublayer of the layers of each stack.
 
-    The second list says whether each stack's final norm is applied. The model must be in float64
-    and evaluation mode. `norms_of` gives the norms of a layer, in any order.
+    The model must be in float64 and evaluation mode.
 
     Raises:
-        ValueError: where the forward pass does not reach a layer or a branch.
+        ValueError: if the forward pass does not reach a branch.
     """
     layers = [layer for stack in stacks for layer in stack.layers]
     modules = [layer.module for layer in layers]
-    parts = [end for layer in layers for b in layer.branches for end in (b.entry, b.exit)]
-    norms = [norm for layer in layers for norm in norms_of(layer)]
-    watched = [*modules, *parts, *norms, *(stack.final_norm for stack in stacks)]
+    ends = [end for layer in layers for b in layer.branches for end in (b.entry, b.exit)]
+    norms = {layer.name: norms_of(layer) for layer in layers}
+    watched = [*modules, *ends, *(norm for group in norms.values() for norm in group)]
     with zeros_filled(stacks), recording(watched, set(modules)) as calls, torch.no_grad():
         run_on(model, batch)
-    fits = [[fit_layer(layer, norms_of(layer), calls) for layer in s.layers] for s in stacks]
-    return fits, [next_call(calls, stack.final_norm) is not None for stack in stacks]
+    return [[fit_layer(layer, norms[layer.name], calls) for layer in s.layers] for s in stacks]
 
 
 def fit_layer(layer: Layer, norms: Sequence[nn.Module], calls: Calls) -> LayerFit:
@@ -213,24 +248,26 @@ def fit_layer(layer: Layer, norms: Sequence[nn.Module], calls: Calls) -> LayerFi
     In Pre-LN and in Post-LN a branch reads the output of a norm; but what is added to the branch's
     output is in Pre-LN that norm's input, in Post-LN its output.
     """
-    whole = next_call(calls, layer.module)
-    if whole is None:
-        raise ValueError(f"{layer.name} takes no part in the forward pass")
+    whole = calls[layer.module].pop(0)
     entries, outputs = [], []
     for branch in layer.branches:
-        first = next_call(calls, branch.entry)
-        last = first if branch.exit is branch.entry else next_call(calls, branch.exit)
-        if first is None or last is None:
+        if not (calls[branch.entry] and calls[branch.exit]):
             raise ValueError(f"{layer.name}: {branch.sublayer.value} is not called")
+        first = calls[branch.entry].pop(0)
+        last = first if branch.exit is branch.entry else calls[branch.exit].pop(0)
         entries.append(first[0])
         outputs.append(last[1])
-    known = {norm: call for norm in norms if (call := next_call(calls, norm)) is not None}
+    normings = {norm: calls[norm].pop(0) for norm in norms if calls[norm]}
     # what each branch reads, and last what leaves the layer, with the norm that it comes from
     bottom, top = (x[:, : outputs[-1].size(-1)] for x in whole)
     reads = [*entries, top]
-    giving = [_giving(known, read) for read in reads]
+    giving = [
+        next((norm for norm, call in normings.items() if times(call[1], read)), None)
+        for read in reads
+    ]
     sums = [
-        read if norm is None else known[norm][0] for norm, read in zip(giving, reads, strict=True)
+        read if norm is None else normings[norm][0]
+        for norm, read in zip(giving, reads, strict=True)
     ]
     is_pre = []
     for i, (norm, b) in enumerate(zip(giving, outputs, strict=False)):
@@ -244,35 +281,30 @@ def fit_layer(layer: Layer, norms: Sequence[nn.Module], calls: Calls) -> LayerFi
         giving[i] if is_pre[i] else None if is_pre[i + 1] else giving[i + 1]
         for i in range(len(outputs))
     ]
-    unused = [norm for norm in known if norm not in taken]
+    unused = [norm for norm in normings if norm not in taken]
     fits = []
     for i, (branch, norm) in enumerate(zip(layer.branches, taken, strict=True)):
         placement: NormPlacement | None = NormPlacement.NONE
         z, inner = streams[i + 1], 0.0
         if norm is not None and is_pre[i]:
-            placement, inner = NormPlacement.PRE, times(known[norm][1], entries[i])
+            placement, inner = NormPlacement.PRE, times(normings[norm][1], entries[i])
         elif norm is not None:
-            placement, z = NormPlacement.POST, known[norm][0]
+            placement, z = NormPlacement.POST, normings[norm][0]
         elif unused:
             norm = branch.norm if branch.norm in unused else unused[0]
             unused.remove(norm)
             placement = None
-        found = fit(placement, streams[i], outputs[i], z, streams[0])
-        normed = None if norm is None else known[norm][1]
-        fits.append(dataclasses.replace(found, inner=inner, entry=entries[i], normed=normed))
+        fitted = fit(placement, streams[i], outputs[i], z, streams[0])
+        normed = None if norm is None else normings[norm][1]
+        fits.append(dataclasses.replace(fitted, inner=inner, entry=entries[i], normed=normed))
     return LayerFit(fits, *whole)
-
-
-def _giving(known: Mapping[nn.Module, list[Tensor]], tensor: Tensor) -> nn.Module | None:
-    """Return the norm of which this is the output, perhaps scaled."""
-    return next((norm for norm, call in known.items() if times(call[1], tensor)), None)
 
 
 def _left(z: Tensor, *terms: Tensor) -> float:
     """Return what least squares leaves of z in terms of others."""
     columns = torch.stack([*terms, torch.ones_like(z)], dim=-1).flatten(0, 1)
     z = z.reshape(-1, 1)
-    return float((columns @ _solve(columns, z) - z).norm())
+    return float((columns @ torch.linalg.lstsq(columns, z).solution - z).norm())
 
 
 def times(a: Tensor, b: Tensor) -> float:
@@ -282,31 +314,27 @@ def times(a: Tensor, b: Tensor) -> float:
 
 
 def fit(norm: NormPlacement | None, x: Tensor, b: Tensor, z: Tensor, bottom: Tensor) -> Fit:
-    """Solve z = a x + c b + d: one a and c if that is exact, else one a channel if that is, else
+    """Solve z = a x + c b + d: one a and c if that is exact, else one per channel if that is, else
     with the layer's input `bottom`, too.
     """
-    columns, weight = torch.stack([x, b, torch.ones_like(x)], dim=-1), 0.0
+    solve, weight = torch.linalg.lstsq, 0.0
+    columns = torch.stack([x, b, torch.ones_like(x)], dim=-1)
     # [1, 3]
-    factors = _solve(columns.flatten(0, 1), z.reshape(-1, 1)).t()
+    factors = solve(columns.flatten(0, 1), z.reshape(-1, 1)).solution.t()
     fitted = columns @ factors[0]
     if not same(fitted, z):
         # [C, n, 3] and [C, n, 1] -> [C, 3, 1]
-        each = _solve(columns.transpose(0, 1), z.t().unsqueeze(-1))
+        each = solve(columns.transpose(0, 1), z.t().unsqueeze(-1)).solution
         by_channel = (columns.transpose(0, 1) @ each).squeeze(-1).t()
         if same(by_channel, z):
             factors, fitted = each.squeeze(-1), by_channel
     if not same(fitted, z):
         columns = torch.cat([columns, bottom.unsqueeze(-1)], dim=-1)
-        wider = _solve(columns.flatten(0, 1), z.reshape(-1, 1)).t()
+        wider = solve(columns.flatten(0, 1), z.reshape(-1, 1)).solution.t()
         if same(columns @ wider[0], z):
             factors, fitted, weight = wider, columns @ wider[0], float(wider[0, 3])
     a, c = ((float(v.min()), float(v.max())) for v in (factors[:, 0], factors[:, 1]))
     return Fit(norm, a, c, weight, 0.0, float((fitted - z).norm() / z.norm()), x, b, z, x, None)
-
-
-def _solve(columns: Tensor, z: Tensor) -> Tensor:
-    """Solve by least squares."""
-    return torch.linalg.lstsq(columns, z).solution
 
 
 @torch.no_grad()
@@ -317,44 +345,21 @@ def expected_layer(
     width = measured.sublayers[0].x.size(-1)
     stream: Any = measured.input[:, : scheme.streams * width]
     fits: list[Fit] = []
-    for residual, found in zip(residuals, measured.sublayers, strict=True):
+    for residual, actual in zip(residuals, measured.sublayers, strict=True):
         residual.double()
         if fits:  # an error below is reported there, and goes no further
-            stream = found.x if isinstance(stream, Tensor) else (found.x, *stream[1:])
+            stream = actual.x if isinstance(stream, Tensor) else (actual.x, *stream[1:])
         summed: list[Tensor] = []
 
-        def layer_norm(y: Tensor, found: Fit = found, summed: list[Tensor] = summed) -> Tensor:
+        def layer_norm(y: Tensor, actual: Fit = actual, summed: list[Tensor] = summed) -> Tensor:
             summed.append(y)
-            return y if found.normed is None else found.normed
+            return y if actual.normed is None else actual.normed
 
         entry = residual.enter(stream, layer_norm)
         summed.clear()
-        stream = residual.leave(stream, found.b, layer_norm, nn.Identity())
+        stream = residual.leave(stream, actual.b, layer_norm, nn.Identity())
         z = summed[0] if summed else first_tensor(stream)
-        due = fit(scheme.norm, found.x, found.b, z, measured.sublayers[0].x)
-        inner = 0.0 if found.normed is None else times(found.normed, entry)
+        due = fit(scheme.norm, actual.x, actual.b, z, measured.sublayers[0].x)
+        inner = 0.0 if actual.normed is None else times(actual.normed, entry)
         fits.append(dataclasses.replace(due, inner=inner, entry=entry))
     return LayerFit(fits, measured.input, stream)
-
-
-def run_backward(model: nn.Module, stacks: Sequence[Stack], batch: dict[str, Tensor]) -> Backward:
-    """Run the model as it is forward and backward, with a random loss."""
-    model.zero_grad(set_to_none=True)
-    with recording(layer.module for stack in stacks for layer in stack.layers) as calls:
-        output = first_tensor(model(**batch))
-    streams = {
-        stack.name: [call for layer in stack.layers if (call := next_call(calls, layer.module))]
-        for stack in stacks
-    }
-    (output * torch.randn_like(output)).sum().backward()
-    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    unused = [name for name, p in trained if p.grad is None]
-    # softmax does not see what all keys have in common: the gradient of their bias is 0
-    key_bias = f"{Role.K_PROJ}.bias"
-    zero = [
-        name
-        for name, p in trained
-        if p.grad is not None and not p.grad.any() and not name.endswith(key_bias)
-    ]
-    model.zero_grad(set_to_none=True)
-    return Backward(unused, zero, bool(torch.isfinite(output).all()), streams)

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from fairseq_deepnet.footprint import FULLY_SHARDED, Model, Training
 from fairseq_deepnet.footprint.activations import auto_segment
 from fairseq_deepnet.footprint.memory import LEGACY_BUFFER
-from fairseq_deepnet.footprint.setting import FULLY_SHARDED, Model, Training
 from fairseq_deepnet.stock_names import STOCK_NAMES
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.devices import DEVICE_GIB, Devices, gpu_gib

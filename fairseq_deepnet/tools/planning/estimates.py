@@ -17,9 +17,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerConfig, TransformerModel
 
 from fairseq_deepnet.files import shown
-from fairseq_deepnet.footprint.activations import MicroBatch, micro_batch
-from fairseq_deepnet.footprint.memory import SENTENCE_LENGTH, Memory, follow, needed_gib
-from fairseq_deepnet.footprint.setting import (
+from fairseq_deepnet.footprint import (
     MEGABYTE,
     STATES,
     Model,
@@ -28,6 +26,8 @@ from fairseq_deepnet.footprint.setting import (
     build_layer,
     count,
 )
+from fairseq_deepnet.footprint.activations import MicroBatch, micro_batch
+from fairseq_deepnet.footprint.memory import SENTENCE_LENGTH, Memory, follow, needed_gib
 from fairseq_deepnet.models.deepnet_transformer import DeepNetTransformerModel
 from fairseq_deepnet.models.options import layer_shape
 from fairseq_deepnet.models.running_options import checkpointing_of

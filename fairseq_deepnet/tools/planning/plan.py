@@ -223,8 +223,8 @@ def _verdict(advice: Advice) -> str:
 
 
 def _notes(plan: Plan) -> list[str]:
+    from fairseq_deepnet.footprint import CRITERIONS
     from fairseq_deepnet.footprint.memory import checkpoint_size, exchanged
-    from fairseq_deepnet.footprint.setting import CRITERIONS
 
     training, model = plan.training, plan.model
     notes = [f"sentences of {plan.length} subwords (--length); micro-batches are full"]

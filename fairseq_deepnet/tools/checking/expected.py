@@ -1,6 +1,4 @@
-"""What a model is claimed to be, its scheme and how its weights start; and its initial weights
-beside that: standard deviations around 0.
-"""
+"""The claim that a model makes, and its initial weights beside it: standard deviations around 0."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import dataclasses
 import math
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import torch
@@ -30,12 +28,7 @@ from fairseq_deepnet.schemes import (
     scheme_class,
 )
 from fairseq_deepnet.schemes.base import VALUE_PATH
-from fairseq_deepnet.tools.checking.findings import (
-    Fault,
-    Findings,
-    WeightRow,
-    inside,
-)
+from fairseq_deepnet.tools.checking.findings import Fault, WeightRow, inside
 from fairseq_deepnet.tools.checking.measure import rms
 from fairseq_deepnet.tools.tables import listed
 
@@ -47,38 +40,14 @@ ONE_GAIN: Final = 0.01
 """Gains that differ by less are shown as one."""
 
 Start = ResidualScheme | Literal["fairseq", "roberta"]
-"""Who draws the linear maps' first weights."""
+"""Initialisation of the linear maps."""
 
 
-def xavier_std(linear: nn.Linear) -> float:
-    """Return sqrt(2 / (fan_in + fan_out))."""
-    return math.sqrt(2 / (linear.in_features + linear.out_features))
+@dataclasses.dataclass(frozen=True)
+class WideBranch(Branch):
+    """A branch with all maps of each role, by the paths that they have."""
 
-
-def linear_default_std(linear: nn.Linear) -> float:
-    """Return the standard deviation of nn.Linear's default: uniform, +- 1/sqrt(fan_in)."""
-    return 1 / math.sqrt(3 * linear.in_features)
-
-
-def initial_std(start: Start, place: Place, branch: Branch, role: Role) -> tuple[float, float]:
-    """Return the standard deviations, around 0, of weight and bias of a new linear map.
-
-    A scheme: Xavier times its gain, biases 0. fairseq: q, k and v Xavier-uniform and smaller by
-    sqrt(2) where their fans are one, out_proj Xavier-uniform with bias 0, all else nn.Linear's
-    default. fairseq's RoBERTa: N(0, 0.02), biases 0.
-    """
-    linear = branch.linears[role]
-    if isinstance(start, ResidualScheme):
-        return start.gain(place, branch.sublayer, role) * xavier_std(linear), 0.0
-    if start == "roberta":
-        return BERT_STD, 0.0
-    default = linear_default_std(linear)
-    if branch.sublayer is Sublayer.FFN:
-        return default, default
-    if role is Role.OUT_PROJ:
-        return xavier_std(linear), 0.0
-    same_dim = branch.linears[Role.K_PROJ].in_features == branch.linears[Role.Q_PROJ].in_features
-    return xavier_std(linear) / (math.sqrt(2) if same_dim else 1), default
+    maps: Mapping[str, tuple[Role, nn.Linear]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,31 +56,29 @@ class Claim:
 
     Args:
         schemes: of each side.
-        starts: how each side's linear maps start.
-        final_norms: whether a LayerNorm follows each stack.
-        scaled_ends: whether the scheme may change embeddings and vocabulary projection.
-        bert_ends: embeddings N(0, 0.02) instead of N(0, 1 / C).
+        starts: initialisation of each side's linear maps.
         text: what makes the claim, to follow "judged as".
+        final_norms: True for a side whose stack a LayerNorm follows; not judged where missing.
+        whole: True for a model of ours or of fairseq's, of which all parameters are judged.
+        scaled_ends: True if the scheme may change embeddings and vocabulary projection.
+        bert_ends: embeddings N(0, 0.02) instead of N(0, 1 / C).
         frozen: what of the LayerNorms in its layers is not trained, as --freeze-norms.
     """
 
     schemes: dict[Side, ResidualScheme]
-    starts: dict[Side, Start]
-    final_norms: dict[Side, bool]
-    scaled_ends: bool
-    bert_ends: bool
+    starts: Mapping[Side, Start]
     text: str
-    frozen: str
+    final_norms: dict[Side, bool] = dataclasses.field(default_factory=dict)
+    whole: bool = False
+    scaled_ends: bool = True
+    bert_ends: bool = False
+    frozen: str = "none"
 
     def scheme_text(self, side: Side) -> str:
         """Name the scheme of a side, and what of it is not its default."""
         scheme = self.schemes[side]
         variant = f", variant {scheme.variant}" if scheme.variant else ""
         return f"{scheme.name}{variant}" + ("" if self.scaled_ends else ", stock initialisation")
-
-    def embedding_std(self, width: int) -> float:
-        """Return that of an embedding table or projection before the scheme changes it."""
-        return BERT_STD if self.bert_ends else width**-0.5
 
 
 def make_claim(
@@ -125,71 +92,75 @@ def make_claim(
     layers = {stack.side: len(stack.layers) for stack in stacks}
     depths = Depths(layers.get(Side.ENCODER, 0), layers.get(Side.DECODER, 0))
     own = getattr(args, "residual_scheme", None)
-    stock = _stock_start(model, args)
+    stock: Start | None = None  # what `--init stock` means for this model
+    if isinstance(model, RobertaModel):
+        stock = "roberta"
+    elif args is not None and isinstance(model, TransformerModelBase | TransformerLanguageModel):
+        stock = "fairseq"
+    text = "its own arguments say" if name is None else f"--claim {name} says"
     if own is not None and name in (None, own):
         recorded = scheme_of(args, tuple(layers))
         # without the alphas that a checkpoint recorded: the formula is what is claimed
-        scheme = type(recorded)(recorded.depths, variant=recorded.variant)
-        schemes = dict.fromkeys(layers, scheme)
+        schemes = dict.fromkeys(layers, type(recorded)(recorded.depths, variant=recorded.variant))
         is_stock, text = getattr(args, "init", "scheme") == "stock", "its own arguments say"
     elif name is not None:
         schemes = dict.fromkeys(layers, scheme_class(name)(depths))
         # fairseq's own start is part of some schemes' claim, and only fairseq's models have it
         is_stock = stock is not None and own is None and scheme_class(name).stock_initialisation
-        text = f"--claim {name} says"
     elif stock is not None:
         schemes = {side: stock_scheme(args, side)(depths) for side in layers}
-        is_stock, text = True, "its own arguments say"
+        is_stock = True
     else:
         raise ValueError(
             f"{type(model).__name__} is neither ours nor fairseq's Transformer, so that nothing is"
             " claimed by itself: say what it is meant to be, with --claim SCHEME"
         )
-    starts: dict[Side, Start] = {
-        side: stock if is_stock and stock is not None else scheme
-        for side, scheme in schemes.items()
-    }
     without = {Side.DECODER} if getattr(args, "no_decoder_final_norm", False) else set()
-    norms = {
-        side: scheme.norm is NormPlacement.PRE and side not in without
-        for side, scheme in schemes.items()
-    }
-    frozen = getattr(args, "freeze_norms", "none")
-    is_bert = isinstance(model, RobertaModel)
-    return Claim(schemes, starts, norms, not is_stock, is_bert, text, frozen)
+    return Claim(
+        schemes=schemes,
+        starts={side: stock if is_stock and stock else schemes[side] for side in schemes},
+        text=text,
+        final_norms={
+            side: scheme.norm is NormPlacement.PRE and side not in without
+            for side, scheme in schemes.items()
+        },
+        whole=True,
+        scaled_ends=not is_stock,
+        bert_ends=isinstance(model, RobertaModel),
+        frozen=getattr(args, "freeze_norms", "none"),
+    )
 
 
-def _stock_start(model: nn.Module, args: Namespace | None) -> Start | None:
-    """Return what `--init stock` means for this model; None for one of neither fairseq nor us."""
-    if isinstance(model, RobertaModel):
-        return "roberta"
-    known = isinstance(model, TransformerModelBase | TransformerLanguageModel)
-    return "fairseq" if known and args is not None else None
+def xavier_std(linear: nn.Linear) -> float:
+    """Return sqrt(2 / (fan_in + fan_out))."""
+    return math.sqrt(2 / (linear.in_features + linear.out_features))
 
 
-def end_factors(claim: Claim, stacks: Sequence[Stack]) -> dict[int, float]:
-    """Return what the schemes multiply embeddings and projections by: id of weight -> factor.
+def linear_default_std(linear: nn.Linear) -> float:
+    """Return the standard deviation of nn.Linear's default: uniform, +- 1/sqrt(fan_in)."""
+    return 1 / math.sqrt(3 * linear.in_features)
 
-    Found by applying them to ones, tied as the model's are.
+
+def initial_std(
+    start: Start, place: Place, branch: Branch, role: Role, linear: nn.Linear
+) -> tuple[float, float]:
+    """Return the standard deviations, around 0, of weight and bias of a new linear map.
+
+    A scheme: Xavier times its gain, biases 0. fairseq: q, k and v Xavier-uniform and smaller by
+    sqrt(2) where their fans are one, out_proj Xavier-uniform with bias 0, all else nn.Linear's
+    default. fairseq's RoBERTa: N(0, 0.02), biases 0.
     """
-    weights: dict[int, nn.Parameter] = {}
-    ends: dict[Side, nn.Module] = {}
-    for stack in stacks:
-        end = ends[stack.side] = nn.Module()
-        for name in ("embed_tokens", *PROJECTIONS):
-            table: Any = getattr(stack.module, name, None)
-            weight = getattr(table, "weight", None)
-            if isinstance(weight, nn.Parameter):
-                small = nn.Embedding(2, 2) if isinstance(table, nn.Embedding) else nn.Linear(2, 2)
-                small.weight = weights.setdefault(id(weight), nn.Parameter(torch.ones(2, 2)))
-                setattr(end, name, small)
-    if claim.scaled_ends:
-        for scheme in {id(scheme): scheme for scheme in claim.schemes.values()}.values():
-            scheme.initialise_ends(ends)
-    return {key: float(weight.detach().square().mean().sqrt()) for key, weight in weights.items()}
-
-
-# Weights beside the claim.
+    if isinstance(start, ResidualScheme):
+        return start.gain(place, branch.sublayer, role) * xavier_std(linear), 0.0
+    if start == "roberta":
+        return BERT_STD, 0.0
+    default = linear_default_std(linear)
+    if branch.sublayer is Sublayer.FFN:
+        return default, default
+    if role is Role.OUT_PROJ:
+        return xavier_std(linear), 0.0
+    same_dim = branch.linears[Role.K_PROJ].in_features == branch.linears[Role.Q_PROJ].in_features
+    return xavier_std(linear) / (math.sqrt(2) if same_dim else 1), default
 
 
 class DrawnMap(NamedTuple):
@@ -201,43 +172,37 @@ class DrawnMap(NamedTuple):
     bias_std: float
 
 
-def check_weights(model: nn.Module, stacks: Sequence[Stack], claim: Claim, found: Findings) -> None:
-    """Add rows of all parameters, and faults where they can be judged."""
-    faults: list[Fault] = []
-    for stack, side in zip(stacks, found.sides, strict=True):
-        maps = drawn_maps(stack, claim)
-        side.rows += check_linears(stack.side, maps, faults)
-        side.rows += check_biases(stack.side, maps, claim.schemes[stack.side].bias, faults)
-        side.rows += check_norms(stack, faults)
-        side.beta, side.expected_beta = betas(side.rows)
-    found.rows += check_ends(model, stacks, claim, faults)
-    if not found.judged:
-        # trained weights have no expectation; whether there are biases at all still has one
-        faults = [fault for fault in faults if fault.kind == "structure"]
-        found.rows = shown_only(found.rows)
-        for side in found.sides:
-            side.rows, side.expected_beta = shown_only(side.rows), ""
-    found.faults += faults
+def drawn_maps(stack: Stack, claim: Claim) -> list[DrawnMap]:
+    """Return the linear maps of a stack and how the claim has them start."""
+    start, drawn = claim.starts[stack.side], []
+    for index, layer in enumerate(stack.layers):
+        place = Place(stack.side, index)
+        for branch in layer.branches:
+            maps = {role.value: (role, linear) for role, linear in branch.linears.items()}
+            if isinstance(branch, WideBranch):
+                maps = dict(branch.maps)
+            roles = [role for role, _ in maps.values()]
+            for path, (role, linear) in maps.items():
+                kind = kind_of(branch.sublayer, role)
+                if roles.count(role) > 1:
+                    kind += f" {path.rpartition('.')[2]}"
+                std = initial_std(start, place, branch, role, linear)
+                drawn.append(DrawnMap(kind, linear, *std))
+    return drawn
 
 
-def shown_only(rows: Sequence[WeightRow]) -> list[WeightRow]:
-    """Return rows of trained weights, of which nothing is expected."""
-    nothing: dict[str, Any] = {"expected": (), "gain": (), "ratio": None, "fine": None}
-    return [dataclasses.replace(row, **nothing) for row in rows]
-
-
-def tolerance(count: int) -> float:
-    """Return that of the std of `count` normal draws, relative; uniform ones vary less."""
-    return STANDARD_ERRORS / math.sqrt(2 * count) + FLOOR
-
-
-def _row(
+def weight_row(
     name: str,
     expected: Sequence[float],
     weights: Sequence[Tensor],
     xavier: Sequence[float] = (),
 ) -> tuple[WeightRow, list[int]]:
     """Return a row, and the layers that are off by themselves."""
+
+    def tolerance(count: int) -> float:
+        # of the std of `count` normal draws, relative; uniform ones vary less
+        return STANDARD_ERRORS / math.sqrt(2 * count) + FLOOR
+
     measured, sizes = [rms(weight) for weight in weights], [weight.numel() for weight in weights]
     off, pooled, count = [], 0.0, 0
     for index, (want, have, size) in enumerate(zip(expected, measured, sizes, strict=True)):
@@ -263,19 +228,6 @@ def _row(
     return row, off
 
 
-def drawn_maps(stack: Stack, claim: Claim) -> list[DrawnMap]:
-    """Return the linear maps of a stack and how the claim has them start."""
-    start = claim.starts[stack.side]
-    return [
-        DrawnMap(
-            kind_of(branch.sublayer, role),
-            linear,
-            *initial_std(start, Place(stack.side, index), branch, role),
-        )
-        for index, branch, role, linear in stack.linears()
-    ]
-
-
 def check_linears(side: Side, maps: Sequence[DrawnMap], faults: list[Fault]) -> list[WeightRow]:
     """Return a row for each kind of linear map; add one fault for kinds that are off alike."""
     kinds: dict[str, list[DrawnMap]] = defaultdict(list)
@@ -286,25 +238,28 @@ def check_linears(side: Side, maps: Sequence[DrawnMap], faults: list[Fault]) -> 
     for name, members in kinds.items():
         xavier = [xavier_std(drawn.linear) for drawn in members]
         weights = [drawn.linear.weight for drawn in members]
-        row, off = _row(name, [drawn.weight_std for drawn in members], weights, xavier)
+        row, off = weight_row(name, [drawn.weight_std for drawn in members], weights, xavier)
         rows.append(row)
         if not row.fine:
             which = off or range(len(members))
-            found, want = ([g[index] for index in which] for g in (row.measured_gain, row.gain))
-            key = inside(off, len(members)), _gain_text(want, len(set(want)) == 1)
-            groups[key][name] = _gain_text(found, len(set(want)) == 1)
-    for (where, expected), found_of in groups.items():
-        found_text = ", ".join(dict.fromkeys(found_of.values()))
-        place = f"{side.value} {', '.join(found_of)}{where}"
-        faults.append(Fault("weights", place, f"gain {found_text}", f"gain {expected}"))
+            have, want = ([g[index] for index in which] for g in (row.measured_gain, row.gain))
+            texts = (
+                f"{pooled(gains):.3g}"
+                if len(set(want)) == 1
+                else f"{gains[0]:.3g} (bottom) to {gains[-1]:.3g} (top)"
+                for gains in (have, want)
+            )
+            groups[inside(off, len(members)), next(texts)][name] = next(texts)
+    for (where, expected), measured in groups.items():
+        place = f"{side.value} {', '.join(measured)}{where}"
+        gains = ", ".join(dict.fromkeys(measured.values()))
+        faults.append(Fault("weights", place, f"gain {gains}", f"gain {expected}"))
     return rows
 
 
-def _gain_text(gains: Sequence[float], uniform: bool) -> str:
-    """Return the gain of a kind of weight, pooled where all layers are to have the same."""
-    if uniform:
-        return f"{math.sqrt(sum(gain**2 for gain in gains) / len(gains)):.3g}"
-    return f"{gains[0]:.3g} (bottom) to {gains[-1]:.3g} (top)"
+def pooled(gains: Sequence[float]) -> float:
+    """Return the gain of equally large weights taken together."""
+    return math.sqrt(sum(gain**2 for gain in gains) / len(gains))
 
 
 def betas(rows: Sequence[WeightRow]) -> tuple[str, str]:
@@ -314,10 +269,10 @@ def betas(rows: Sequence[WeightRow]) -> tuple[str, str]:
     ]
     texts = []
     for values in ([row.measured_gain for row in rows], [row.gain for row in rows]):
-        pooled = [math.sqrt(sum(gain**2 for gain in gains) / len(gains)) for gains in values]
-        low, high = min(pooled), max(pooled)
+        gains = [pooled(value) for value in values]
+        low, high = min(gains), max(gains)
         if high - low <= ONE_GAIN * high:
-            low = high = sum(pooled) / len(pooled)
+            low = high = sum(gains) / len(gains)
         texts.append(" to ".join(dict.fromkeys(f"{value:.3g}" for value in (low, high))))
     return texts[0], texts[1]
 
@@ -341,14 +296,14 @@ def check_biases(
         names, expected, biases = zip(*members, strict=True)
         roles = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in names))
         label = f"biases of {roles}" if len(groups) > 1 else "biases of linear maps"
-        row, off = _row(f"{label} ({len(names)})", expected, biases)
+        row, off = weight_row(f"{label} ({len(names)})", expected, biases)
         rows.append(_ends_only(row))
         if not row.fine:
             bad = off or range(len(members))
             where = ", ".join(dict.fromkeys(names[index] for index in bad))
-            found = f"std up to {max(row.measured[index] for index in bad):.3g}"
+            largest = f"std up to {max(row.measured[index] for index in bad):.3g}"
             want = " to ".join(f"{std:.3g}" for std in rows[-1].expected)
-            faults.append(Fault("biases", f"{side.value} biases of {where}", found, want))
+            faults.append(Fault("biases", f"{side.value} biases of {where}", largest, want))
     return rows
 
 
@@ -371,13 +326,35 @@ def check_norms(stack: Stack, faults: list[Fault]) -> list[WeightRow]:
         if not tensors:
             continue
         label = f"LayerNorms' {what} ({len(tensors)})"
-        row, off = _row(label, [0.0] * len(tensors), [t - value for t in tensors.values()])
+        row, off = weight_row(label, [0.0] * len(tensors), [t - value for t in tensors.values()])
         rows.append(_ends_only(row))
         if off:
             names = listed([list(tensors)[index] for index in off])
             where = f"{stack.side.value} LayerNorms' {attribute}s"
             faults.append(Fault("norms", where, f"not {value} in {names}", f"{value}"))
     return rows
+
+
+def end_factors(claim: Claim, stacks: Sequence[Stack]) -> dict[int, float]:
+    """Return what the schemes multiply embeddings and projections by: id of weight -> factor.
+
+    They are applied to ones, tied as the model's are.
+    """
+    weights: dict[int, nn.Parameter] = {}
+    ends: dict[Side, nn.Module] = {}
+    for stack in stacks:
+        end = ends[stack.side] = nn.Module()
+        for name in ("embed_tokens", *PROJECTIONS):
+            table: Any = getattr(stack.module, name, None)
+            weight = getattr(table, "weight", None)
+            if isinstance(weight, nn.Parameter):
+                small = nn.Embedding(2, 2) if isinstance(table, nn.Embedding) else nn.Linear(2, 2)
+                small.weight = weights.setdefault(id(weight), nn.Parameter(torch.ones(2, 2)))
+                setattr(end, name, small)
+    if claim.scaled_ends:
+        for scheme in {id(scheme): scheme for scheme in claim.schemes.values()}.values():
+            scheme.initialise_ends(ends)
+    return {key: rms(weight) for key, weight in weights.items()}
 
 
 def check_ends(
@@ -398,14 +375,15 @@ def check_ends(
             rows.append(WeightRow(name, note=f"tied to {first[id(weight)]}"))
             continue
         first[id(weight)] = name
-        std = claim.embedding_std(weight.size(1)) * factors.get(id(weight), 1.0)
+        std = BERT_STD if claim.bert_ends else weight.size(1) ** -0.5
+        std *= factors.get(id(weight), 1.0)
         body = weight.detach()
         if padding is not None:
             if body[padding].any():
-                found = f"its padding row {padding} is not zero"
-                faults.append(Fault("embeddings", name, found, "zeros"))
+                text = f"its padding row {padding} is not zero"
+                faults.append(Fault("embeddings", name, text, "zeros"))
             body = torch.cat([body[:padding], body[padding + 1 :]])
-        row, _ = _row(name, [std], [body])
+        row, _ = weight_row(name, [std], [body])
         rows.append(row)
         if not row.fine:
             faults.append(Fault("embeddings", name, f"std {rms(body):.4g}", f"{std:.4g}"))

@@ -1,0 +1,175 @@
+"""Layers of any torch module, found by the names of their linear maps.
+
+Nothing else is read off names: the place of a LayerNorm, whatever it is called, shows in what
+enters and leaves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from torch import Tensor, nn
+
+from fairseq_deepnet.anatomy import Layer, Stack
+from fairseq_deepnet.schemes import Role, Side, Sublayer
+from fairseq_deepnet.tools.checking.expected import WideBranch
+
+Names = str | Sequence[str]
+Layout = Mapping[str, Mapping[str, Names]]
+"""Sublayer (self_attn, encoder_attn, ffn) -> part -> its path in a layer.
+
+Parts are the linear maps q_proj, k_proj, v_proj, out_proj, or fc1 and fc2, and `branch`, the module
+that the branch's input enters and its output leaves; without it these are fc1 and fc2. Of several
+paths those count that a layer has: fc1 may be two maps, as in gated linear units. `PATH:0/3` is the
+first of three equal blocks of rows of a map that holds several; of PATH with no module PATH_weight
+and PATH_bias are taken. A sublayer that a layer does not have is passed over.
+"""
+
+
+def _attention(home: str, out: str, *qkv: str) -> dict[str, Names]:
+    names = zip(("q_proj", "k_proj", "v_proj"), qkv, strict=True)
+    parts = {role: f"{home}.{name}" for role, name in names}
+    return {"branch": home, **parts, "out_proj": f"{home}.{out}"}
+
+
+_QKV: Final = ("q_proj", "k_proj", "v_proj")
+_BLOCKS: Final = ("in_proj:0/3", "in_proj:1/3", "in_proj:2/3")
+_T5_FFN: Final = ("layer.1.DenseReluDense", "layer.2.DenseReluDense")
+
+_FAIRSEQ: Final[Layout] = {
+    "self_attn": _attention("self_attn", "out_proj", *_QKV),
+    "encoder_attn": _attention("encoder_attn", "out_proj", *_QKV),
+    "ffn": {"fc1": ("fc1", "ffn.fc1"), "fc2": ("fc2", "ffn.fc2")},
+}
+
+STYLES: Final[Mapping[str, Layout]] = {
+    **dict.fromkeys(("fairseq", "torchscale", "bart", "marian"), _FAIRSEQ),
+    "llama": {
+        "self_attn": _attention("self_attn", "o_proj", *_QKV),
+        "ffn": {
+            "branch": "mlp",
+            "fc1": ("mlp.gate_proj", "mlp.up_proj"),
+            "fc2": "mlp.down_proj",
+        },
+    },
+    "t5": {
+        "self_attn": _attention("layer.0.SelfAttention", "o", "q", "k", "v"),
+        "encoder_attn": _attention("layer.1.EncDecAttention", "o", "q", "k", "v"),
+        "ffn": {
+            "branch": _T5_FFN,
+            "fc1": [f"{home}.{name}" for home in _T5_FFN for name in ("wi", "wi_0", "wi_1")],
+            "fc2": [f"{home}.wo" for home in _T5_FFN],
+        },
+    },
+    "torch": {
+        "self_attn": _attention("self_attn", "out_proj", *_BLOCKS),
+        "encoder_attn": _attention("multihead_attn", "out_proj", *_BLOCKS),
+        "ffn": {"fc1": "linear1", "fc2": "linear2"},
+    },
+}
+"""M2M-100, FSMT and others of Hugging Face have fairseq's names, too, Mistral, Qwen, Gemma and
+others LLaMA's; "torch" is torch.nn.Transformer."""
+
+
+def find_layers(model: nn.Module, layers: str | Layout | None = None) -> list[Stack]:
+    """Return the stacks of a model, encoder first; ValueError where there are none."""
+    layouts: Sequence[Layout] = list(STYLES.values())
+    if isinstance(layers, str):
+        if layers not in STYLES:
+            styles = ", ".join(STYLES)
+            raise ValueError(f"layers={layers!r} is no style; choose from {styles}, or a mapping")
+        layouts = [STYLES[layers]]
+    elif layers is not None:
+        layouts = [layers]
+    for layout in layouts:
+        stacks = []
+        for name, module in model.named_modules():
+            if not isinstance(module, nn.ModuleList) or not len(module):
+                continue
+            branches = [find_branches(layer, layout) for layer in module]
+            if all(branches):
+                crossed = any(b.sublayer is Sublayer.ENCODER_ATTN for b in branches[0])
+                is_encoder = "encoder" in name.split(".") and not crossed
+                parts = tuple(
+                    Layer(f"{name}.{number}", layer, of_layer)
+                    for number, (layer, of_layer) in enumerate(zip(module, branches, strict=True))
+                )
+                side = Side.ENCODER if is_encoder else Side.DECODER
+                stacks.append(Stack(side, name, module, parts))
+        if len({stack.side for stack in stacks}) < len(stacks):
+            names = ", ".join(stack.name for stack in stacks)
+            raise ValueError(f"more than one stack of a side: {names}; check each by itself")
+        if stacks:
+            return sorted(stacks, key=lambda stack: list(Side).index(stack.side))
+    raise ValueError(
+        f"{type(model).__name__} has no list of layers with the names of"
+        f" {', '.join(STYLES) if layers is None else 'this style'}; say where the linear maps are:"
+        " layers={'self_attn': {'branch': ..., 'q_proj': ...}, 'ffn': {'fc1': ..., 'fc2': ...}}"
+    )
+
+
+def find_branches(layer: nn.Module, layout: Layout) -> tuple[WideBranch, ...]:
+    """Return the branches of a layer; none where it is no layer of this layout."""
+    branches = []
+    for sublayer in Sublayer:
+        parts = layout.get(sublayer.value)
+        if parts is None:
+            continue
+        roles = (Role.FC1, Role.FC2) if sublayer is Sublayer.FFN else tuple(Role)[:4]
+        maps: dict[str, tuple[Role, nn.Linear]] = {}
+        for role in roles:
+            for path in _paths(parts.get(role.value, ())):
+                linear = linear_at(layer, path)
+                if linear is not None:
+                    maps[path] = role, linear
+        linears = dict(reversed(maps.values()))
+        if sublayer is Sublayer.ENCODER_ATTN and not maps:
+            continue
+        if len(linears) < len(roles):
+            return ()
+        homes = [home for path in _paths(parts.get("branch", ())) if (home := _at(layer, path))]
+        if not homes:
+            homes = [_at(layer, path) for path in maps]
+        branches.append(WideBranch(sublayer, linears, homes[0], homes[-1], None, maps))
+    return tuple(branches)
+
+
+def _paths(names: Names) -> Sequence[str]:
+    return (names,) if isinstance(names, str) else names
+
+
+def _at(layer: nn.Module, path: str) -> Any:
+    """Return the module at a path of attributes; None where there is nothing."""
+    module: Any = layer
+    for part in path.split("."):
+        if isinstance(module, nn.ModuleList):
+            module = module._modules.get(part)
+        else:
+            module = getattr(module, part, None)
+        if module is None:
+            return None
+    return module
+
+
+def linear_at(layer: nn.Module, path: str) -> nn.Linear | None:
+    """Return the linear map at a path as one of torch's, in the same memory; None without one."""
+    name, _, block = path.partition(":")
+    module, prefix = _at(layer, name), ""
+    if module is None:
+        home, _, last = name.rpartition(".")
+        module, prefix = _at(layer, home) if home else layer, f"{last}_"
+    weight, bias = (getattr(module, f"{prefix}{part}", None) for part in ("weight", "bias"))
+    if not isinstance(weight, Tensor) or weight.dim() != 2:
+        return None
+    if type(module).__name__ == "Conv1D":  # GPT-2's, which keeps the transpose
+        weight = weight.t()
+    if block:
+        number, count = map(int, block.split("/"))
+        weight = weight.chunk(count)[number]
+        bias = None if bias is None else bias.chunk(count)[number]
+    linear = nn.Linear(weight.size(1), weight.size(0), bias=bias is not None, device="meta")
+    linear.weight = nn.Parameter(weight.detach())
+    if bias is not None:
+        linear.bias = nn.Parameter(bias.detach())
+    return linear
