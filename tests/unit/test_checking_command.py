@@ -107,7 +107,7 @@ def test_a_config_and_options_that_win(capsys: pytest.CaptureFixture[str]) -> No
     ("words", "message"),
     [
         ([], "say what to check"),
-        (["no_such_thing"], "no_such_thing is no run folder and no checkpoint"),
+        (["no_such_thing"], "no_such_thing"),
         (["--arch", "no_such_arch"], "no_such_arch"),
         (["--arch", "deepnet_transformer", "--encoder-lairs", "3"], "encoder-lairs"),
         (["--arch", "deepnet_transformer", "--residual-scheme", "deepnrom"], "deepnrom"),

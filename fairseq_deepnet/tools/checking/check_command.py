@@ -1,4 +1,4 @@
-"""`deepnet check`: what a reviewer runs on someone's claim."""
+"""`deepnet check`: measure a model and compare it with its claim, on the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_deepnet.anatomy import find_stacks
 from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments, num_updates
@@ -25,17 +25,15 @@ from fairseq_deepnet.tools.standalone import build_from_arguments, usual_task
 from fairseq_deepnet.tools.tables import listed
 from fairseq_deepnet.tools.trained_model import choose_model
 
-VOCABULARY: Final = 1000
 _LAYER: Final = re.compile(r"(?:.*\.)?(encoder|decoder)\.(?:.*\.)?layers\.(\d+)\.")
 
 EXAMPLES: Final = """
   deepnet check --arch deepnet_transformer --encoder-layers 18 --decoder-layers 18
-  deepnet check --arch deepnet_transformer --residual-scheme admin --init stock
   deepnet check multi30k encoder-layers=12                 a config, and options that win
   deepnet check runs/multi30k                              a run: its best checkpoint
   deepnet check runs/multi30k/checkpoints/checkpoint1.pt
   deepnet check --arch transformer_wmt_en_de               fairseq's own, judged as what it is
-  deepnet check --arch transformer --claim deepnorm        or as what somebody says it is
+  deepnet check --arch transformer --claim deepnorm        or as another scheme
 
 exit status: 0 as claimed, 1 something is off, 2 bad usage or a file that cannot be read
 """
@@ -47,22 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "deepnet check [TARGET [key=value ...] | --arch NAME] [options of fairseq-train]"
     parser.epilog = f"TARGET is a config, a run folder or a checkpoint:\n{EXAMPLES}"
     parser.allow_abbrev = False
-    parser.add_argument("--arch", help="check a new model of this arch")
-    parser.add_argument(
-        "--claim",
-        metavar="SCHEME",
-        choices=list(SCHEMES),
-        help=f"judge it as this scheme instead of what it says itself: {', '.join(SCHEMES)}",
-    )
-    parser.add_argument(
-        "--vocabulary",
-        type=int,
-        default=VOCABULARY,
-        metavar="N",
-        help="entries of a new model's dictionary (%(default)s)",
-    )
-    parser.add_argument("--seed", type=int, default=1, help="of a new model (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON too")
+    add, default = parser.add_argument, "(%(default)s)"
+    add("--arch", help="check a new model of this arch")
+    claims = f"judge it as this scheme instead of its own: {', '.join(SCHEMES)}"
+    add("--claim", metavar="SCHEME", choices=list(SCHEMES), help=claims)
+    entries = f"entries of a new model's dictionary {default}"
+    add("--vocabulary", type=int, default=1000, metavar="N", help=entries)
+    add("--seed", type=int, default=1, help=f"of a new model {default}")
+    add("--json", type=Path, metavar="FILE", help="write everything as JSON too")
 
 
 def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> Namespace:
@@ -74,41 +64,23 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> Namespace:
 
 def run(args: Namespace) -> int:
     """Print the report; return 0 if all is as claimed, 1 if not."""
-    if args.vocabulary < 16:
-        raise ValueError(f"--vocabulary {args.vocabulary}: at least 16")
     words: list[str] = args.rest
     target = words[0] if words and not words[0].startswith("-") and "=" not in words[0] else None
-    rest = words[1:] if target is not None else words
+    rest = words if target is None else words[1:]
+    path = Path(target or "")
     if target is None and args.arch is None:
         raise ValueError("say what to check: --arch NAME, a config, a run folder or a checkpoint")
-    saved = None if target is None else find_checkpoint(target)
-    if saved is None:
+    if target is None or not path.exists() or path.suffix in (".yaml", ".yml"):
         findings = check_new(read_config(target, args.arch, rest), args)
     elif rest or args.arch:
         extra = " ".join([f"--arch {args.arch}"] if args.arch else rest)
         raise ValueError(f"{extra}: a checkpoint says itself what it is; leave it out")
     else:
-        findings = check_saved(saved, args.claim)
+        findings = check_saved(choose_model(path, 0).path, args.claim)
     if args.json is not None:
         write_json(args.json, findings.as_json())
     print(findings)
     return 0 if findings.is_fine else 1
-
-
-def find_checkpoint(target: str) -> Path | None:
-    """Return the checkpoint that a word stands for; None for a config.
-
-    Raises:
-        FileNotFoundError: for a word that is neither a config, nor a run, nor a checkpoint.
-    """
-    path = Path(target)
-    if path.is_dir() or (path.is_file() and path.suffix not in (".yaml", ".yml")):
-        return choose_model(path, 0).path
-    try:
-        configs.find_config(target)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{target} is no run folder and no checkpoint; {error}") from error
-    return None
 
 
 def read_config(target: str | None, arch: str | None, words: Sequence[str]) -> configs.Config:
@@ -135,6 +107,8 @@ def check_new(config: configs.Config, args: Namespace) -> Findings:
     options = config.options
     if "arch" not in options:
         raise ValueError(f"{config.name} names no arch; add arch=deepnet_transformer")
+    if args.vocabulary < 16:
+        raise ValueError(f"--vocabulary {args.vocabulary}: at least 16")
     options.setdefault("task", usual_task(str(options["arch"])))
     configs.check_options(config)
     given = fairseq_options.parse_training(["DATA", *configs.to_arguments(options)])
@@ -146,10 +120,9 @@ def check_new(config: configs.Config, args: Namespace) -> Findings:
 
 
 def check_saved(path: Path, claim: str | None) -> Findings:
-    """Check the model in a checkpoint, and what its record and its parameters' names say.
+    """Check the model in a checkpoint, its record and its parameters' names.
 
     Raises:
-        FileNotFoundError: where there is none.
         ValueError: for a damaged one, and for a model that cannot be built.
     """
     state = load_checkpoint(path, entire=True)
@@ -157,47 +130,31 @@ def check_saved(path: Path, claim: str | None) -> Findings:
     if args is None:
         raise ValueError(f"{path} does not say how its model is built (neither cfg nor args)")
     args.arch = getattr(args, "arch", None) or getattr(args, "_name", None)
-    if not isinstance(args.arch, str):
-        raise ValueError(f"{path} does not name its model's arch")
     tensors: dict[str, Tensor] = state["model"]
-    model = build_from_arguments(args, *_vocabulary(tensors, path))
-    faults = _load(model, tensors, path) + check_record(args, tensors)
-    history = state.get("optimizer_history")
-    updates = num_updates(state)
-    trained = not history or updates > 0 or "averaged" in state
-    age = f"after {updates:,} updates" if history else "with no record of updates"
-    stacks = find_stacks(model)
-    subject = f"{args.arch}, {shown(path)} ({age})"
-    claimed = make_claim(model, args, stacks, claim)
-    findings = compare(model, stacks, claimed, None, subject, trained)
-    findings.faults[:0] = faults
-    if trained:
-        text = "weights have moved since they were drawn: their deviations are shown, not judged"
-        findings.notes.insert(0, text)
-    return findings
-
-
-def _vocabulary(tensors: Mapping[str, Tensor], path: Path) -> list[int]:
-    """Return the entries of each side's dictionary, as the embeddings have rows."""
     tables = {name: t for name, t in tensors.items() if name.endswith("embed_tokens.weight")}
     sides = [[t for name, t in tables.items() if side.value in name.split(".")] for side in Side]
-    sizes = [found[-1].size(0) for found in sides if found]
-    if not sizes:
-        raise ValueError(f"{path} holds no embed_tokens.weight: not a Transformer of fairseq's")
-    return sizes
-
-
-def _load(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> list[Fault]:
+    sizes = [of_side[-1].size(0) for of_side in sides if of_side]
+    if not sizes or not isinstance(args.arch, str):
+        raise ValueError(f"{path} names no arch, or has no embed_tokens.weight")
+    model = build_from_arguments(args, *sizes)
     try:
         missing, unexpected = model.load_state_dict(dict(tensors), strict=False)
     except RuntimeError as error:
-        first = str(error).strip().splitlines()[-1].strip()
-        raise ValueError(
-            f"{path} does not fit the model that its arguments describe: {first}"
-        ) from (error)
+        raise ValueError(f"{path} does not fit its own arguments: {error}") from error
     due = "the parameters that its arguments describe"
     texts = ((missing, "not in the file"), (unexpected, "not in the model"))
-    return [Fault("keys", listed(names), text, due) for names, text in texts if names]
+    faults = [Fault("keys", listed(names), text, due) for names, text in texts if names]
+    faults += check_record(args, tensors)
+    updates, has_history = num_updates(state), bool(state.get("optimizer_history"))
+    trained = not has_history or updates > 0 or "averaged" in state
+    age = f"after {updates:,} updates" if has_history else "with no record of updates"
+    stacks = find_stacks(model)
+    claimed = make_claim(model, args, stacks, claim)
+    findings = compare(model, stacks, claimed, None, f"{args.arch}, {shown(path)} ({age})", trained)
+    findings.faults[:0] = faults
+    if trained:
+        findings.notes.append("weights were trained: their deviations are shown, not judged")
+    return findings
 
 
 def check_record(args: Namespace, tensors: Mapping[str, Tensor]) -> list[Fault]:
@@ -214,9 +171,8 @@ def check_record(args: Namespace, tensors: Mapping[str, Tensor]) -> list[Fault]:
     faults = []
     for side, depth in zip(Side, record["depths"], strict=True):
         if depth != layers[side]:
-            text = f"trained with {depth} layers"
-            due = f"the {layers[side]} in the file"
-            faults.append(Fault("record", f"{side.value} record", text, due))
+            texts = f"trained with {depth} layers", f"the {layers[side]} in the file"
+            faults.append(Fault("record", f"{side.value} record", *texts))
     scheme = scheme_of(args)
     formula = type(scheme)(scheme.depths, variant=scheme.variant).alphas
     for side, alpha in scheme.alphas.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 from fairseq_deepnet.records import strict
@@ -175,17 +174,13 @@ def _weights(rows: Sequence[WeightRow]) -> list[str]:
 
 
 def _span(values: Sequence[float], digits: int = 4) -> str:
-    """Return one number for all layers, or the bottom's and the top's where depth decides."""
+    """Return one number for all layers, or a range if they differ by more than a tenth."""
     if not values:
         return ""
-    texts = [f"{value:.{digits}g}" for value in values]
-    if len(set(texts)) == 1:
-        return texts[0]
-    middle = sum(values) / len(values)
-    steady = all(abs(b - a) <= 0.05 * abs(middle) for a, b in pairwise(values))
-    if steady and max(values) - min(values) <= 0.1 * abs(middle):
+    low, middle, high = min(values), sum(values) / len(values), max(values)
+    if high - low <= 0.1 * abs(middle):
         return f"{middle:.{digits}g}"
-    return f"{texts[0]}..{texts[-1]}"
+    return f"{low:.{digits}g}..{high:.{digits}g}"
 
 
 def _grid(rows: Sequence[Sequence[str]]) -> list[str]:

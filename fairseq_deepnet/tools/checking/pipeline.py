@@ -24,7 +24,6 @@ from fairseq_deepnet.schemes import (
     ResidualScheme,
     Role,
     Side,
-    Sublayer,
     scheme_class,
 )
 from fairseq_deepnet.tools.checking import expected
@@ -95,10 +94,7 @@ def check(
     scheme = scheme_class(claims)(depths)
     schemes = {stack.side: scheme for stack in stacks}
     claim = Claim(schemes, schemes, f"claims={claims!r} says")
-    findings = compare(model, stacks, claim, batch, type(model).__name__, trained)
-    if parts := unmeasured(scheme, stacks[0].side):
-        findings.notes.append(f"{claims} is more than is measured here: {', '.join(parts)}")
-    return findings
+    return compare(model, stacks, claim, batch, type(model).__name__, trained)
 
 
 def _as_double(batch: Any) -> Any:
@@ -107,22 +103,6 @@ def _as_double(batch: Any) -> Any:
     if isinstance(batch, Mapping):
         return {name: _as_double(value) for name, value in batch.items()}
     return [_as_double(value) for value in batch] if isinstance(batch, tuple | list) else batch
-
-
-def unmeasured(scheme: ResidualScheme, side: Side) -> list[str]:
-    """Return what a scheme has besides residuals, norms and initial weights, in words."""
-    place = Place(side, 0)
-    before, after = scheme.build_ffn_transforms(place, 1)
-    parts = {
-        "what acts on the heads before out_proj": scheme.build_head_transform(
-            place, Sublayer.SELF_ATTN, 1, 1
-        ),
-        "what acts before the activation": before,
-        "what acts before fc2": after,
-        "what follows the stack": scheme.build_output_transform(side, 1),
-        "a LayerNorm after the embeddings": scheme.embedding_norm or None,
-    }
-    return [name for name, part in parts.items() if part is not None]
 
 
 def compare(
@@ -180,11 +160,6 @@ def compare(
     if done.zero and done.finite and (dead := without_gradient(model, stacks, batch)):
         text = f"{counted(len(dead), 'parameter')} with a gradient of 0"
         faults.append(Fault("unused", listed(dead), text, "a gradient"))
-    schemes = claim.schemes.values()
-    if not trained and any(type(s).prepare is not ResidualScheme.prepare for s in schemes):
-        findings.notes.append(
-            "the scheme sets a part of its residuals in the first training batch: not set yet"
-        )
     return findings
 
 

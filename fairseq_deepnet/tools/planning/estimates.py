@@ -215,16 +215,12 @@ def estimate(
     """
     if gpus < 0:
         raise ValueError(f"--gpus {gpus}: 0 plans for the CPU")
-    for name, value in {"memory": memory_gib, "teraflops": teraflops, "length": length}.items():
+    values = {"memory": memory_gib, "teraflops": teraflops, "length": length}
+    for name, value in (values | {"utilisation": utilisation}).items():
         if value is not None and not value > 0:
             raise ValueError(f"--{name} {value:g}: a positive number is expected")
-    if not 0 < utilisation <= 1:
-        raise ValueError(f"--utilisation {utilisation:g}: a share between 0 and 1 is expected")
     if min(vocabulary) < 5:
-        raise ValueError(
-            f"--vocabulary {min(vocabulary)}: fairseq's four special symbols and a word are the"
-            " least"
-        )
+        raise ValueError(f"--vocabulary {min(vocabulary)}: at least 5, fairseq has four symbols")
     args = fairseq_options.parse_training(["DATA", *configs.to_arguments(config.options)])
     require_plannable(args.arch)
     model, training = read_model(args, vocabulary), read_training(args, gpus, length)

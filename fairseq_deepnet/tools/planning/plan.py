@@ -111,88 +111,37 @@ def read_vocabulary(
 
 
 def as_text(advice: Advice, assumptions: list[str]) -> str:
-    """Return the whole report: what is needed in one table, what makes it fit, what is assumed."""
-    plan = advice.wanted
-    sections = {
-        "Parameters": _parameters(plan),
-        "Memory": _memory(plan),
-        "Update": _update(plan),
-    }
-    rows = [
-        ("" if number else section, *row)
-        for section, part in sections.items()
-        for number, row in enumerate(part)
-    ]
-    sides = ("left", "left", "right")
-    table = tabulate(rows, tablefmt="plain", colalign=sides, disable_numparse=True)
-    head = f"{plan.model.arch}, {plan.model.scheme}\n\n{table}"
-    notes = "\n".join(["Assumed", *(f"  {note}" for note in [*assumptions, *_notes(plan)])])
-    return f"{head}\n\n{_verdict(advice)}\n\n{notes}"
-
-
-def _parameters(plan: Plan) -> list[tuple[str, str]]:
-    counts, model = plan.counts, plan.model
-    words = " and ".join(f"{entries:,}" for entries in dict.fromkeys(model.vocabulary))
-    tied = "one table" if model.share_all else "projection tied" if model.share_output else "untied"
-    rows = [(f"embeddings ({words} entries, {tied})", counts.embeddings)]
-    rows.append(("vocabulary projection", counts.projection))
-    for side, shape in model.layers.items():
-        sizes = f"{shape.embed_dim}/{shape.ffn_dim}/{shape.heads}"
-        layers = f"{model.depths.of(side)} layers {sizes} of {counts.layer[side]:,}"
-        rows.append((f"{side.value}: {layers}", getattr(counts, side.value)))
-    rows.append(("all", counts.total))
-    return [(name, f"{number:,}") for name, number in rows]
-
-
-def _memory(plan: Plan) -> list[tuple[str, str]]:
-    from fairseq_deepnet.footprint.memory import FRAGMENTATION, OVERHEAD_GIB
-
-    memory, training, model = plan.memory, plan.training, plan.model
-    shard = "host" if training.offload else f"1 / {training.devices}"
-    held = f"fp32, {shard}" if training.sharded else ""
-    again = (f"{s.value} by {kept.every}" for s, kept in model.checkpointing.items() if kept.every)
-    checkpointed = f" (checkpointed: {', '.join(again)})" if model.checkpoint else ""
-    rows = {
-        f"weights ({held or training.precision})": memory.weights,
-        "fp32 copy of weights and gradients": memory.masters,
-        "whole while they are computed with": memory.gathered,
-        f"optimiser state ({training.optimizer}, {held or 'fp32'})": memory.optimiser,
-        f"buffers of {training.ddp_backend}": memory.communication,
-        "modules and other objects": memory.host,
-        f"gradients ({held or training.precision})": memory.gradients,
-        "copies of weights for --monitor": memory.monitor,
-        f"activations{checkpointed}": memory.activations,
-        "tokens x vocabulary in the loss, at most": memory.loss,
-        f"peak of tensors ({memory.peak_moment})": memory.peak,
-    }
-    process = OVERHEAD_GIB["gpu" if training.gpus else "cpu"]
-    share = f"{100 * FRAGMENTATION:.0f} % for the allocator, {process} GiB"
-    needed = (f"needed, with {share} for the process", f"{plan.needed_gib:.2f} GiB")
-    return [*((name, f"{size / GIB:.2f} GiB") for name, size in rows.items() if size), needed]
-
-
-def _update(plan: Plan) -> list[tuple[str, str]]:
-    flops, training = plan.flops, plan.training
-    times = training.update_freq * training.devices
-    unit, scale = ("TFLOP", 1e12) if flops.total * times > 1e12 else ("GFLOP", 1e9)
-    parts = {
-        "linear maps, forward": flops.linear,
-        "attention, forward": flops.attention,
-        "vocabulary projection, forward": flops.projection,
-        "backward": flops.backward,
-        "recomputation": flops.recomputation,
-        "all": flops.total,
-    }
+    """Return the report: what is needed in one table, what makes it fit, and assumptions."""
+    plan, training = advice.wanted, advice.wanted.training
     batch = f"{training.max_tokens:,} x update-freq {training.update_freq} x {training.devices}"
-    rows = [(f"tokens per side: {batch}", f"{training.tokens:,}")]
-    rows += [(name, f"{n * times / scale:,.2f} {unit}") for name, n in parts.items() if n]
+    rows = [("", "parameters", "")]
+    for name in ("embeddings", "projection", "encoder", "decoder", "total"):
+        rows.append((name, f"{getattr(plan.counts, name):,}", ""))
+    rows.append(("", "GiB", ""))
+    for name, size in dataclasses.asdict(plan.memory).items():
+        if name != "moments" and size:
+            rows.append((name, f"{size / GIB:.2f}", ""))
+    for side, layers in ((side, plan.model.recomputed(side)) for side in plan.model.layers):
+        if layers:
+            every = plan.model.checkpointing[side].every
+            rows.append((f"recomputed in the {side.value}", str(layers), f"segments of {every}"))
+    rows.append(("peak", f"{plan.memory.peak / GIB:.2f}", plan.memory.peak_moment))
+    rows.append(("needed", f"{plan.needed_gib:.2f}", "with allocator and process"))
+    rows.append(("", "TFLOP", f"{training.tokens:,} tokens per side = {batch}"))
+    times = training.update_freq * training.devices / 1e12
+    for name in ("linear", "attention", "projection", "backward", "recomputation", "total"):
+        if number := getattr(plan.flops, name):
+            rows.append((name, f"{number * times:,.3f}", ""))
     if plan.seconds_per_update is not None:
-        speed = f"{plan.teraflops:.4g} TFLOP/s per device, of which {100 * plan.utilisation:.0f} %"
-        rows.append((f"time ({speed})", f"{plan.seconds_per_update:,.2f} s"))
+        speed = f"{100 * plan.utilisation:.0f} % of {plan.teraflops:.4g} TFLOP/s per device"
+        rows.append(("seconds per update", f"{plan.seconds_per_update:,.2f}", speed))
     if plan.hours is not None:
-        rows.append((f"time of {training.max_update:,} updates", f"{plan.hours:,.2f} h"))
-        rows.append(("device-hours", f"{plan.gpu_hours:,.2f}"))
-    return rows
+        rows.append(("hours", f"{plan.hours:,.2f}", f"{training.max_update:,} updates"))
+        rows.append(("device-hours", f"{plan.gpu_hours:,.2f}", ""))
+    sides = ("left", "right", "left")
+    table = tabulate(rows, tablefmt="plain", colalign=sides, disable_numparse=True)
+    notes = "\n".join(["Assumed", *(f"  {note}" for note in [*assumptions, *_notes(plan)])])
+    return "\n\n".join([f"{plan.model.arch}, {plan.model.scheme}", table, _verdict(advice), notes])
 
 
 def _verdict(advice: Advice) -> str:
@@ -203,21 +152,16 @@ def _verdict(advice: Advice) -> str:
         return f"It fits into {memory}, with {plan.memory_gib - plan.needed_gib:.1f} GiB to spare."
     lines = [f"It does not fit into {memory}. Tried, each on top of those before:"]
     for step in advice.steps:
-        training, seconds = step.plan.training, step.plan.seconds_per_update
-        batch = f"{training.max_tokens:,} tokens x update-freq {training.update_freq}"
-        outcome = "fits" if step.plan.fits else "too big"
-        speed = "" if seconds is None else f", {seconds:,.1f} s per update"
-        lines.append(f"  {step.name}, {batch}: {step.plan.needed_gib:.1f} GiB, {outcome}{speed}")
-        lines.append(f"    ({step.effect})")
+        batch = f"{step.plan.training.max_tokens:,} x {step.plan.training.update_freq}"
+        lines.append(f"  {step.plan.needed_gib:.1f} GiB: {step.name}, {batch} ({step.effect})")
     if last.plan.fits:
         words = [f"{name}={value or 'null'}" for name, value in last.options.items()]
         lines.append(f"It fits with: {as_arguments(last.options)}")
         lines.append(f"  as key=value: {' '.join(words)}")
     else:
         lines.append(
-            f"Nothing that fairseq offers makes it fit: {advice.least_gib:.1f} GiB per device are"
-            " the least. Try --gpus with more devices, which share weights, gradients and the"
-            " optimiser's state with --ddp-backend fully_sharded, more memory or a smaller model."
+            f"Nothing makes it fit: {advice.least_gib:.1f} GiB per device are the least. Try more"
+            " devices (--gpus), which can share the model, more memory or a smaller model."
         )
     return "\n".join(lines)
 
@@ -226,31 +170,23 @@ def _notes(plan: Plan) -> list[str]:
     from fairseq_deepnet.footprint import CRITERIONS
     from fairseq_deepnet.footprint.memory import checkpoint_size, exchanged
 
-    training, model = plan.training, plan.model
+    training, total = plan.training, plan.counts.total
     notes = [f"sentences of {plan.length} subwords (--length); micro-batches are full"]
     if training.gpus:
+        # only rank 0 of a sharded model builds the weights
         processes = 1 if training.sharded else min(training.devices, GPUS_PER_NODE)
-        who = f"{processes} processes of a node build" if processes > 1 else "the process builds"
-        who = "only rank 0 builds" if training.sharded and training.devices > 1 else who
-        host = plan.counts.total * 4 * processes / GIB
         saved = checkpoint_size(training, plan.counts) / GIB
         notes.append(
-            f"host memory: {host:.1f} GiB while {who} the weights in fp32; {saved:.1f} GiB while"
-            " rank 0 saves a checkpoint"
+            f"host memory: {total * 4 * processes / GIB:.1f} GiB for {processes} x the weights in"
+            f" fp32 as they are built; {saved:.1f} GiB while rank 0 saves a checkpoint"
         )
-    else:
-        notes.append(
-            "freed memory goes back to the system, as with MALLOC_MMAP_THRESHOLD_=65536"
-            " MALLOC_TRIM_THRESHOLD_=65536; glibc's own choice may hold nearly twice as much"
-        )
-    if model.is_stock:
-        notes.append(f"{model.arch} has fairseq's own layers; its activations are counted as ours")
     if training.sharded and training.devices > 1:
         moved = exchanged(training, plan.counts) / GIB
         notes.append(f"each device receives {moved:.1f} GiB per update, taken to be hidden")
+    if plan.model.is_stock:
+        notes.append("activations of fairseq's own layers are counted as ours")
     if training.criterion not in CRITERIONS:
-        similar = "label_smoothed_cross_entropy"
-        notes.append(f"--criterion {training.criterion} holds what {similar} does")
+        notes.append(f"{training.criterion} is counted as label_smoothed_cross_entropy")
     return notes
 
 
