@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Average the weights of the last checkpoints of a run, or of the checkpoints named.
+# Average the weights of a run's last checkpoints, or of the named checkpoints.
 #
 #   bash scripts/average.sh RUN
 #   bash scripts/average.sh CHECKPOINT CHECKPOINT ...
 #
-# Input: a run folder (or its checkpoints/), of which the N latest epoch or update checkpoints are taken;
-# or two or more checkpoints of one model.
+# Input: a run folder (or its checkpoints/), whose N latest epoch or update checkpoints are averaged; or two or
+# more checkpoints of one model.
 #
-# Output: one checkpoint without optimiser state, to be used like any other; its path on standard output.
+# Output: one checkpoint without optimiser state, for use like any other. Its path goes to standard output.
 #
 # Variables (with defaults):
-#   N     how many checkpoints of a run (5)
-#   OUT   checkpoint to write (average_N.pt in the run's checkpoints/; beside the first one named)
-#   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
+#   N     number of checkpoints of a run (5)
+#   OUT   checkpoint to write (average_N.pt in the run's checkpoints/, or beside the first named checkpoint)
+#   DEEPNET_SKIP_SETUP   1: use the active Python environment without checking it (0)
 #
 # Example: N=10 bash scripts/average.sh runs/multi30k
 set -euo pipefail

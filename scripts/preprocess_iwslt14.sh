@@ -6,8 +6,8 @@
 #
 # VARIANT=tokenized (default) follows fairseq's prepare-iwslt14.sh: Moses tokens, lower case, 10,000 byte-pair
 # codes, every 23rd pair for validation; test is dev2010, TEDX.dev2012 and tst2010 to tst2012 (6,750 pairs).
-# VARIANT=sentencepiece keeps raw cased text. RAW is a folder with de-en.tgz. Other variables and options:
-# `deepnet preprocess --help`.
+# VARIANT=sentencepiece keeps raw cased text. RAW is a folder with de-en.tgz. `deepnet preprocess --help` lists the
+# other variables and options.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"

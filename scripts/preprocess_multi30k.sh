@@ -5,8 +5,8 @@
 #   RAW=FOLDER SRC=fr TGT=en bash scripts/preprocess_multi30k.sh
 #
 # RAW is a folder with {train,valid,test}.LANGUAGE[.gz], or with the names of the repository multi30k/dataset
-# ({train,val,test_2016_flickr}.LANGUAGE.gz). test is the 2016 Flickr set. Other variables and options:
-# `deepnet preprocess --help`.
+# ({train,val,test_2016_flickr}.LANGUAGE.gz). test is the 2016 Flickr set. `deepnet preprocess --help` lists the
+# other variables and options.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"

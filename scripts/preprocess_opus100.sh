@@ -5,10 +5,10 @@
 #   LANGS="de fr nl" OUT=data/opus100.de-fr-nl bash scripts/preprocess_opus100.sh
 #   RAW=opus-100-corpus-v1.0.tar.gz bash scripts/preprocess_opus100.sh
 #
-# RAW is an archive, a folder of archives, or a folder of unpacked text in the corpus's layout. Pairs without a
-# dev set (five) have a few training pairs held out. The paper does not state the number of subwords: 64,000 is
-# that of Zhang et al. 2020; the paper's parameter counts fit VOCAB_SIZE=250000. Other variables and options:
-# `deepnet preprocess --help`.
+# RAW is an archive, a folder of archives, or a folder of unpacked text in the corpus's layout. For the five pairs
+# without a dev set, a few training pairs are held out. The paper does not state the number of subwords. The default
+# of 64,000 follows Zhang et al. 2020; the paper's parameter counts fit VOCAB_SIZE=250000. `deepnet preprocess --help`
+# lists the other variables and options.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"

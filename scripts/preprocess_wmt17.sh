@@ -8,7 +8,7 @@
 # VARIANT=sentencepiece (default) keeps raw cased text: valid is newstest2013, test newstest2014, test1
 # newstest2017 (SPLIT=test1 bash scripts/eval_bleu.sh). VARIANT=tokenized follows fairseq's
 # prepare-wmt14en2de.sh: Moses tokens, 40,000 byte-pair codes, every 100th pair for validation. RAW is a folder
-# with the published archives. Other variables and options: `deepnet preprocess --help`.
+# with the published archives. `deepnet preprocess --help` lists the other variables and options.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
 # Set up the Python environment: torch, then fairseq compiled against it, then this project (editable).
 #
-# Every other script calls this one first. It prints nothing and takes a fraction of a second when setup.py, this
-# file and the environment's Python are what they were when it last succeeded. An interrupted set-up is continued.
+# Every other script calls this one first. If setup.py, this file and the environment's Python have not changed since
+# the last success, it prints nothing and takes a fraction of a second. An interrupted set-up continues.
 #
-# Environment: the active virtual environment (VIRTUAL_ENV), otherwise VENV, which is created when it is missing.
+# Environment: the active virtual environment (VIRTUAL_ENV), otherwise VENV, which is created if missing.
 # Needs:       Python >= 3.11 with venv and headers, gcc and g++ (fairseq has C++ parts), 3 GB of disk (CUDA: 10).
-# Writes:      the environment, and in it deepnet-setup.log (output of pip) and .deepnet-setup (what is installed).
-# Takes:       2 to 5 minutes, of which one or two compile fairseq; 1.6 GB with a CPU build of torch.
+# Writes:      the environment, and in it deepnet-setup.log (output of pip) and .deepnet-setup (record of the set-up).
+# Takes:       2 to 5 minutes, including one or two to compile fairseq; 1.6 GB with a CPU build of torch.
 #
 # Variables (with their defaults):
-#   VENV=.venv         where to create an environment when none is active
-#   PYTHON=            the Python to create it with; default: the first suitable of python3.11, ..., python3
-#   EXTRAS=dev         extras of setup.py, comma-separated; later calls without EXTRAS keep those of the last
+#   VENV=.venv         folder of the environment to create if none is active
+#   PYTHON=            Python to create it with; default: the first suitable of python3.11, ..., python3
+#   EXTRAS=dev         extras of setup.py, comma-separated; later calls without EXTRAS keep the last extras
 #
-# setup.py's pin of torch fits every build of that version. From PyPI on Linux it is the CUDA build: it runs without a GPU
-# too, but takes several GB. For the small CPU build, show pip PyTorch's CPU wheels (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL).
+# setup.py's pin of torch fits every build of that version. PyPI has the CUDA build for Linux, which also runs without a
+# GPU but takes several GB. For the small CPU build, give pip PyTorch's CPU wheels (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL).
 #
 # Example: EXTRAS=dev,moses,ctranslate2 bash scripts/setup.sh
 set -euo pipefail

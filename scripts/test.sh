@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Check the project: ruff, mypy, mkdocs and shellcheck, then the tests on all cores. Sets up the environment on first use.
 #
-# Prints what each check found and closes with pytest's own summary line.
+# Prints the output of each check and ends with pytest's own summary line.
 # Exit status: 0 if everything passed; pytest's if tests failed; 1 if only another check failed.
 #
 # Usage: bash scripts/test.sh [--all] [pytest's arguments]
-#   --all   also the slow tests, which train until a model has learnt something
+#   --all   also run the slow tests, which train until a model has learnt something
 #
 # Variables (with their defaults):
-#   JOBS=auto   processes that run tests; auto is one a core
+#   JOBS=auto   number of test processes; auto is one per core
 #
 # Examples: bash scripts/test.sh
 #           bash scripts/test.sh tests/unit -k alpha

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # Train a deep Transformer on IWSLT-14 German-English with the DeepNet paper's hyper-parameters (table 4):
-# configs/iwslt14.yaml. One GPU is enough; the batch of 4,000 tokens holds for any number.
+# configs/iwslt14.yaml. One GPU is enough; the batch is 4,000 tokens on any number of GPUs.
 #
 #   bash scripts/train_iwslt14.sh [fairseq-train options]
 #
-# Input: the data folder DATA; where it is missing, scripts/preprocess_iwslt14.sh downloads and makes it.
+# Input: the data folder DATA; if it is missing, scripts/preprocess_iwslt14.sh downloads and builds it.
 # Output: a run folder, see scripts/train.sh; score it with scripts/eval_bleu.sh.
 #
 # Variables (with defaults):
 #   DEPTH    layers of the encoder and of the decoder; the paper's figure 6 has 10 to 100 (18)
-#   SRC, TGT languages (de, en), or the other way round
+#   SRC, TGT languages: de and en, in either order (de, en)
 #   DATA     data folder (data/iwslt14.tokenized.SRC-TGT)
-#   RAW      files to make it from, see scripts/preprocess_iwslt14.sh (none: download)
-#   RUN      run folder (runs/iwslt14_DEPTHl; SCHEME and SEED are added where they differ)
+#   RAW      source files, see scripts/preprocess_iwslt14.sh (none: download)
+#   RUN      run folder (runs/iwslt14_DEPTHl, plus SCHEME and SEED if they differ)
 # @lib/help/recipe.txt
 #
 # Examples: DEPTH=100 bash scripts/train_iwslt14.sh

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Train a deep Transformer on Multi30k, German to English: an 18L-18L DeepNet within an hour or so on the
-# two cores of a laptop. Makes the data first if they are not there.
+# Train a deep Transformer on Multi30k, German to English. An 18L-18L DeepNet takes about an hour on the two cores
+# of a laptop. The script builds the data first if they are missing.
 #
 #   bash scripts/train_multi30k.sh [fairseq-train options]
 #
-# Input: the data folder DATA. Where it is missing it is made by scripts/preprocess_multi30k.sh: from
-# the folder RAW, or from what that script downloads.
+# Input: the data folder DATA. If it is missing, scripts/preprocess_multi30k.sh builds it from the folder RAW or
+# from a download.
 #
 # Output: a run folder, see scripts/train.sh; score it with scripts/eval_bleu.sh.
 #
@@ -13,8 +13,8 @@
 #   DEPTH      layers of the encoder and of the decoder (18)
 #   SRC, TGT   two of de, en, fr, cs (de, en)
 #   DATA       data folder (data/multi30k.SRC-TGT)
-#   RAW        raw text to make it from, see scripts/preprocess_multi30k.sh (none: download)
-#   RUN        run folder (runs/multi30k; language pair, DEPTH, SCHEME and SEED are added where they differ)
+#   RAW        raw text, see scripts/preprocess_multi30k.sh (none: download)
+#   RUN        run folder (runs/multi30k, plus language pair, DEPTH, SCHEME and SEED if they differ)
 # @lib/help/recipe.txt
 #
 # Examples: RAW=my/multi30k DEPTH=6 SCHEME=post-ln bash scripts/train_multi30k.sh

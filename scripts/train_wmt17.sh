@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Train a deep Transformer on WMT-17 English-German with the DeepNet paper's hyper-parameters: base size
-# (table 5) or the wider settings (table 6). Meant for GPUs; the batch of 128 x 4,096 tokens holds for any
-# number of GPUs and nodes.
+# (table 5) or the wider settings (table 6). Use GPUs. The batch is 128 x 4,096 tokens on any number of GPUs
+# and nodes.
 #
 #   bash scripts/train_wmt17.sh [fairseq-train options]
 #
-# SCHEME=rezero, r-fixup and t-fixup take the learning rate that table 5 has for them.
+# SCHEME=rezero, r-fixup and t-fixup use table 5's learning rate for these schemes.
 #
-# Input: the data folder DATA; where it is missing, scripts/preprocess_wmt17.sh downloads and makes it.
+# Input: the data folder DATA; if it is missing, scripts/preprocess_wmt17.sh downloads and builds it.
 # Output: a run folder, see scripts/train.sh; score it with AVERAGE=10 bash scripts/eval_bleu.sh.
 #
 # Variables (with defaults):
@@ -15,8 +15,8 @@
 #   SIZE     base: table 5, 512 wide, 100K updates; large-512, large-768 or large-1024: table 6, that wide,
 #            30K updates (base)
 #   DATA     data folder (data/wmt17.en-de)
-#   RAW      files to make it from, see scripts/preprocess_wmt17.sh (none: download)
-#   RUN      run folder (runs/wmt17_DEPTHl; SIZE, SCHEME and SEED are added where they differ)
+#   RAW      source files, see scripts/preprocess_wmt17.sh (none: download)
+#   RUN      run folder (runs/wmt17_DEPTHl, plus SIZE, SCHEME and SEED if they differ)
 # @lib/help/recipe.txt
 #
 # Examples: DEPTH=100 bash scripts/train_wmt17.sh --max-tokens 2048 --checkpoint-activations-every auto

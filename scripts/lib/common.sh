@@ -1,18 +1,18 @@
 # shellcheck shell=bash
-# Common parts of all scripts: where the project is, how they report and fail, and their Python environment.
+# Common parts of all scripts: the project's folder, reports and errors, and the Python environment.
 # Sourced, never run. A script sets `set -euo pipefail` itself before sourcing this file.
 
-# With CDPATH, cd goes elsewhere and prints where; `python -m` takes modules of the working folder first,
-# which may be a stranger's.
+# With CDPATH, cd may change to another folder and print it. `python -m` would import modules from the working
+# folder first, which may be a stranger's.
 unset CDPATH
 export PYTHONSAFEPATH=1
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export ROOT
-# The command that was typed: errors of the subcommands that it starts begin with its name.
+# Name of the user's command; errors of its subcommands begin with this name.
 export DEEPNET_COMMAND=${DEEPNET_COMMAND:-$(basename "$0" .sh)}
 
-# Answer --help and -h with the comment header of the calling script: line 2 to the first line that is no comment.
+# Answer --help and -h with the comment header of the calling script, from line 2 to the first line of code.
 help_if_asked() {
     [[ ${1:-} == --help || ${1:-} == -h ]] || return 0
     awk -v scripts="$ROOT/scripts/" 'NR > 1 {

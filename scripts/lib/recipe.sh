@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# What the training recipes (scripts/train_*.sh) share: their variables, the name of the run folder, making
-# the data where they are missing, and the step to scripts/train.sh. Sourced after common.sh, never run.
+# Common parts of the training recipes (scripts/train_*.sh): variables, the name of the run folder, building
+# missing data, and the call of scripts/train.sh. Sourced after common.sh, never run.
 
 # recipe_variables LAYERS [NAME]: DEPTH (LAYERS), SCHEME (deepnorm), SEED (1) and DRY_RUN (0), checked; `name` is
-# NAME, with DEPTH added where it is another.
+# NAME, plus DEPTH if it differs.
 recipe_variables() {
     local variable
     DEPTH=${DEPTH:-$1}
