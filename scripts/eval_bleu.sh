@@ -12,7 +12,7 @@
 # Output: one line on standard output. scores/ of the run gets NAME.json (scores, signatures, model, settings,
 # versions) and NAME.txt (hypotheses, detokenised, in corpus order). A second call does not translate again. Scores
 # by another engine have their own names (NAME.ctranslate2-int8).
-# Many directions: a table, and scores/NAME/ with a JSON and the hypotheses of each, table.md, table.csv, summary.json.
+# Many directions: a table, and scores/NAME/ with a JSON and the hypotheses of each, table.md, summary.json.
 # NAME is SPLIT.CHECKPOINT.beamN.lenpenN. For other text (TEXT, or DATA of another folder than the run's) it begins with
 # text.FOLDER-DIGEST, and reports do not confuse it with the test set's score.
 #

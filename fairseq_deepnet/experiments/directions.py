@@ -79,5 +79,5 @@ def run(args: argparse.Namespace) -> int:
     summary = summarise(args.folder, read_directions(args.folder), expected, lines)
     beside = beside_paper(summary, args.paper) if args.paper else []
     print("\n\n".join([summary.text, *beside]))
-    say(f"written: {args.folder}/table.md, table.csv, summary.json")
+    say(f"written: {args.folder}/table.md, summary.json")
     return 0 if summary.is_complete else 1

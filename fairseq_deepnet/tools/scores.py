@@ -27,13 +27,8 @@ DEFAULTS: Final = [
     for checkpoint in ("checkpoint_best", "checkpoint_last")
 ]
 """Scores of the default request; the first that exists counts."""
-_AVERAGES: Final = {
-    "x-en": "X-En",
-    "en-x": "En-X",
-    "average": "all supervised",
-    "zero-shot": "zero-shot",
-}
-"""Value of the score of a multilingual model -> group of directions that it is the mean of."""
+_AVERAGES: Final = {"x-en": "X-En", "en-x": "En-X", "average": "all supervised"}
+"""Value of the score of many directions -> the group that it is the mean of."""
 _DIRECTION: Final[Keys] = {"bleu": NUMBER, "chrf": NUMBER, "bleu_signature": str, "lines": int}
 _REMEDY: Final = "remove it, and score again"
 
@@ -87,15 +82,14 @@ class Score:
         return f"BLEU {self.values['bleu']:.2f}"
 
 
-def score_name(split: str, checkpoint: str, words: Sequence[str], text: Path | None = None) -> str:
+def score_name(words: Sequence[str], text: Path | None = None) -> str:
     """Return the name of a score, which is its request.
 
     Args:
-        checkpoint: its name, without `.pt`.
-        words: settings; empty ones are left out.
+        words: split, checkpoint, and settings; empty ones are left out.
         text: a folder of other text than the data's; two of one name differ by a digest.
     """
-    name = ".".join(filter(None, [split, checkpoint, *words]))
+    name = ".".join(filter(None, words))
     if text is None:
         return name
     digest = hashlib.sha256(shown(text).encode()).hexdigest()[:8]
@@ -147,8 +141,8 @@ def read_score(run: Path, name: str | None = None) -> Score | None:
     """Read one score of a run; None if it is absent.
 
     Without a name, a file or folder in the run, it is the score of the default request: the test
-    set by checkpoint_best, or by checkpoint_last where only that has one. The time of a file never
-    decides, so that neither scoring in another way nor copying a run changes a reported number.
+    set by checkpoint_best, or by checkpoint_last where only that has one. Times of files never
+    decide: neither scoring in another way nor copying a run changes a reported number.
     """
     for path in (run / name for name in ([name] if name is not None else DEFAULTS)):
         for place in (path, path.with_name(f"{path.name}.json")):
@@ -170,12 +164,10 @@ def _read(path: Path, run: Path) -> Score | None:
         means = {name: group.get("bleu") for name, group in facts["averages"].items()}
         values = {key: means.get(group) for key, group in _AVERAGES.items()}
         values["average"] = means.get("all supervised", means.get("all"))
+        values["zero-shot"] = means.get("zero-shot")
     numbers = {key: float(value) for key, value in values.items() if value is not None}
-    signatures = {
-        key: str(facts[f"{key}_signature"])
-        for key in (*METRICS, TOKENISED)
-        if f"{key}_signature" in facts
-    }
+    signed = [key for key in (*METRICS, TOKENISED) if f"{key}_signature" in facts]
+    signatures = {key: str(facts[f"{key}_signature"]) for key in signed}
     return Score(str(path.relative_to(run)), numbers, signatures, facts) if numbers else None
 
 

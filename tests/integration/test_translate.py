@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
@@ -18,7 +19,7 @@ from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, load_model
 from fairseq_deepnet.tools.translation import engines
 from fairseq_deepnet.tools.translation.engines import CTranslate2Model, Search
-from fairseq_deepnet.tools.translation.translate import open_engine
+from fairseq_deepnet.tools.translation.translate import add_arguments, open_engine
 from tests.support.runs import SENTENCES, make_data
 from tests.support.shell import run_script
 from tests.support.trained import make_trained_run, trained
@@ -49,6 +50,12 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
+def parsed(*words: str) -> argparse.Namespace:
+    """The arguments of `deepnet translate`."""
+    add_arguments(parser := cli.Parser())
+    return parser.parse(words)
+
+
 class Translate:
     """Calls `deepnet translate` and gives back what a process would."""
 
@@ -74,10 +81,10 @@ def test_both_engines_find_the_same_translations_with_the_same_scores(
     # fairseq forbids <pad> after the softmax and CTranslate2 before: to an untrained model, which
     # would write it, that is a difference
     monkeypatch.setattr(engines, "NEVER", None)
-    search = Search(beam=4, nbest=3, lenpen=0.7)
+    words = [str(run), "--beam=4", "--nbest=3", "--lenpen=0.7", "--threads=1"]
     found = []
-    for engine, quantization in (("fairseq", None), ("ctranslate2", "float32")):
-        opened, direction, _ = open_engine(run, search, engine=engine, quantization=quantization)
+    for more in (["--engine=fairseq"], ["--engine=ctranslate2", "--quantization=float32"]):
+        opened, direction, _ = open_engine(parsed(*words, *more))
         assert direction == Direction("de", "en")
         found.append(opened.hypotheses(SENTENCES, direction))
         assert opened.translate(SENTENCES, direction) == [best[0].text for best in found[-1]]

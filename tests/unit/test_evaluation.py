@@ -190,7 +190,7 @@ def test_a_lone_checkpoint_finds_the_data_that_it_was_trained_on(
         (
             "RUN",
             {"split": "valid"},
-            "has no valid set with text: choose another split with --split",
+            "has no text of the valid set: choose another with --split",
         ),
         ("RUN", {"gpus": "64"}, "GPUS=64, but"),
         ("RUN/checkpoints/checkpoint_best.pt", {"average": "2"}, "needs a run folder"),

@@ -49,7 +49,7 @@ def test_a_direction_with_a_text_of_its_own_is_translated_from_that_alone(tmp_pa
 @pytest.mark.parametrize(
     ("names", "error", "cause"),
     [
-        ((), FileNotFoundError, "news.A-B.A and news.A-B.B are expected"),
+        ((), FileNotFoundError, "has no text of the news set"),
         (("news.cs-en.cs",), FileNotFoundError, "no en side of"),
         (("news.en-fr.en", "news.en-fr.fr"), ValueError, "the model does not know fr"),
     ],

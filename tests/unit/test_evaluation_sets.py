@@ -111,13 +111,12 @@ def test_wmt_is_taken_from_sacrebleus_folder(
 
 
 def test_a_second_call_does_nothing_and_another_set_is_not_overwritten(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     raw, out = flores101(tmp_path), tmp_path / "out"
     first = make("flores101", raw, out, model=["de", "en"])
     before = (out / "evaluation.json").stat().st_mtime_ns
     assert make("flores101", raw, out, model=["de", "en"]) == first
-    assert "is there already" in capsys.readouterr().err
     assert (out / "evaluation.json").stat().st_mtime_ns == before
     with pytest.raises(ValueError, match="exists and holds something else"):
         make("flores101", raw, out, model=["de", "fr"])
@@ -130,7 +129,7 @@ def test_a_second_call_does_nothing_and_another_set_is_not_overwritten(
         ("flores101", "absent", ["de", "en"], "there is no folder or archive"),
         ("flores101", "flores101_dataset", ["de", "yi"], "the model knows no two languages"),
         ("wmt10", None, ["de", "fr"], "the model knows no two languages"),
-        ("ted28", "flores101_dataset", ["de", "en"], r"lacks 1 of 1 files, .*all_talks_test.tsv"),
+        ("ted28", "flores101_dataset", ["de", "en"], r"lacks 1 files: all_talks_test.tsv"),
     ],
 )
 def test_what_is_missing_is_said_in_one_line(

@@ -22,8 +22,7 @@ from fairseq_deepnet.tools.corpora.subwords import (
     load_model,
     train_model,
 )
-from fairseq_deepnet.tools.translation.engines import Search
-from fairseq_deepnet.tools.translation.translate import open_engine
+from fairseq_deepnet.tools.translation.translate import add_arguments, open_engine
 from tests.support.hugging_face import import_transformers
 from tests.support.runs import SENTENCES, make_data
 from tests.support.trained import make_trained_run, task
@@ -167,7 +166,9 @@ def translations(folder: Path, lines: list[str], **more: Any) -> list[str]:
 
 
 def ours(run: Path, data: Path, source: str, target: str) -> list[str]:
-    found, *_ = open_engine(run, Search(beam=1), data=data, src=source, tgt=target)
+    add_arguments(parser := cli.Parser())
+    words = [str(run), "--beam=1", "--threads=1", f"--data={data}", f"--src={source}"]
+    found, *_ = open_engine(parser.parse([*words, f"--tgt={target}"]))
     # transformers leaves <unk> out with the other special tokens
     return [text.replace(" ⁇ ", "") for text in found.translate(LINES, Direction(source, target))]
 

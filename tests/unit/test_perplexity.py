@@ -123,7 +123,7 @@ SHORT = "Evaluated 29 tokens in 1s\nLoss (base 2): 3.0000, Perplexity: 8.00\n"
     [
         ("translation", [], "", "which has no perplexity of text; score translations"),
         ("language_modeling", ["--split=dev"], "", "called dev; choose one of test"),
-        ("language_modeling", [], "nothing", "no perplexity in the output of fairseq: 'nothing'"),
+        ("language_modeling", [], "nothing", "fairseq-eval-lm ended with status 0: nothing"),
         ("language_modeling", [], SHORT, "read 29 of 30 tokens of test: it leaves out lines"),
     ],
 )

@@ -1,10 +1,8 @@
 """Directions of a model: translated by several processes, scored, averaged, shown as a table.
 
 A language pair is a list of one direction. Each process loads the model once; a direction is cut
-into parts, so that all processes have work. A direction is finished when its JSON exists.
-
-An average over a group states how many of the group's directions it contains, because a model is
-not better while its hard directions are still to be translated.
+into parts, so that all processes have work. A direction is finished when its JSON exists. An
+average over a group states how many of the group's directions it contains.
 """
 
 from __future__ import annotations
@@ -36,15 +34,13 @@ from fairseq_deepnet.tools.evaluation import off_target, scoring
 from fairseq_deepnet.tools.evaluation.scoring import METRICS
 from fairseq_deepnet.tools.languages import RESOURCE_CLASSES, resource_class
 from fairseq_deepnet.tools.scores import SUMMARY, Score
-from fairseq_deepnet.tools.tables import comma_separated, listed, markdown
+from fairseq_deepnet.tools.tables import listed, markdown
 from fairseq_deepnet.tools.translation.engines import WINDOW, Engine
 
 ENGLISH: Final = "en"
 SHARES: Final = ("off_target", "off_target_floor")
 """Share of lines in another language than the target's, 0 to 1; and the same of the reference,
 which is the identifier's error."""
-LONGEST_TABLE: Final = 40
-"""Directions of a table in Markdown; more are only in table.csv."""
 _SHARES_OF_WORK: Final = 8
 """Parts of a direction for each process, so that none waits long for the last."""
 _FEWEST: Final = 16
@@ -152,11 +148,7 @@ def translate(lines: Sequence[str], direction: Direction) -> Translated:
 
 
 def finish(job: Job, facts: dict[str, Any], translated: Translated) -> dict[str, Any]:
-    """Score a direction; write hypotheses, then the JSON, and return it.
-
-    Args:
-        facts: the record's facts about the model and the search.
-    """
+    """Score a direction; write hypotheses, then the JSON, with `facts` about the search."""
     folder, target = job.folder, job.direction.target
     references = list(read_lines(job.reference))
     moses = folder.is_moses
@@ -176,7 +168,6 @@ def finish(job: Job, facts: dict[str, Any], translated: Translated) -> dict[str,
             scores |= off_target.off_target_record(hypotheses, references, target, folder.languages)
         except ValueError as error:  # py3langid is not installed
             scores |= {"off_target": None, "off_target_missing": str(error)}
-    text = job.record.with_suffix(".txt")
     scores |= facts | {
         "direction": str(job.direction),
         "split": job.split,
@@ -184,10 +175,10 @@ def finish(job: Job, facts: dict[str, Any], translated: Translated) -> dict[str,
         "zero_shot": job.direction not in folder.directions("train"),
         "cut": translated.cut,
         "seconds": round(translated.seconds, 1),
-        "hypotheses": text.name,
+        "hypotheses": f"{job.record.stem}.txt",
         "request": job.wanted(),
     }
-    write_text(text, "".join(f"{line}\n" for line in hypotheses))
+    write_text(job.record.with_name(scores["hypotheses"]), "\n".join([*hypotheses, ""]))
     write_record(job.record, scores)
     return scores
 
@@ -213,10 +204,9 @@ def translate_all(
 
     Args:
         facts: the records' facts about the model and the search.
-        load: loads the model; called in each process with `cpu`, True to ignore GPUs.
+        load: loads the model in each process; called with `cpu`, True to ignore GPUs.
         threads: of each process.
-        processes: each of them holds the model.
-        gpus: GPUs that they share; 0 for the CPU.
+        gpus: GPUs that the processes share; 0 for the CPU.
         preload: modules that `load` imports.
     """
     # before hours of translation, not after
@@ -252,12 +242,11 @@ def translate_all(
         try:
             for number, scores in enumerate(feeders.map(work, ordered), 1):
                 if len(jobs) > 1:
-                    values = scoring.numbers(scores, ", ")
-                    say(f"{number}/{len(jobs)} {scores['direction']}: {values}")
+                    say(f"{number}/{len(jobs)} {scores['direction']}: {scoring.numbers(scores)}")
         except BrokenProcessPool as error:
             raise ValueError(
-                "a process that translates was killed, for want of memory perhaps; finished"
-                " directions are kept: run again with fewer PROCESSES or a smaller BATCH"
+                "a process that translates was killed, for want of memory perhaps: run again with"
+                " fewer PROCESSES or a smaller BATCH"
             ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -265,7 +254,7 @@ def translate_all(
 
 
 class GroupAverage(NamedTuple):
-    """Means over the directions of a group that have been scored, each counting once.
+    """Means over the scored directions of a group, each counting once.
 
     Args:
         present, expected: number of the group's directions that are scored, and of all.
@@ -288,38 +277,11 @@ class Summary(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A direction with its score and training lines, each None if it has none.
-
-    Args:
-        zero_shot: True if the model saw no training text of it; None if that is unknown.
-        level: high, medium or low by the training lines.
-    """
+    """A direction, the facts of its score, empty without one, and the groups that it is part of."""
 
     direction: Direction
-    score: Score | None
-    lines: int | None
-    zero_shot: bool | None
-    level: str | None
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The record of the score; empty without one."""
-        return self.score.facts if self.score else {}
-
-    def groups(self) -> list[str]:
-        """Return the groups that it belongs to.
-
-        X-En and En-X contain no zero-shot directions, as in the paper's Table 2.
-        """
-        if self.zero_shot:
-            return ["all", "zero-shot"]
-        names, sides = ["all"], [""]
-        names += ["all supervised"] if self.zero_shot is not None else []
-        if ENGLISH in self.direction:
-            side = "X-En" if self.direction.target == ENGLISH else "En-X"
-            names.append(side)
-            sides.append(f"{side} ")
-        return names + ([f"{side}{self.level} resource" for side in sides] if self.level else [])
+    facts: dict[str, Any]
+    groups: list[str]
 
 
 def summarise(
@@ -328,7 +290,7 @@ def summarise(
     expected: Sequence[Direction] = (),
     training_lines: Mapping[str, int] | None = None,
 ) -> Summary:
-    """Write table.md, table.csv and summary.json of a folder.
+    """Write table.md and summary.json of a folder.
 
     Args:
         scores: of the folder.
@@ -337,46 +299,41 @@ def summarise(
 
     Raises ValueError without scores, and for scores of different models or settings.
     """
-    entries = _entries(scores, expected or sorted(scores), training_lines or {})
-    present = [entry.score for entry in entries if entry.score]
+    wanted = dict.fromkeys(expected or sorted(scores))
+    entries = [_entry(direction, scores, training_lines or {}) for direction in wanted]
+    present = [scores[direction] for direction in wanted if direction in scores]
+    missing = [direction for direction in wanted if direction not in scores]
     if not present:
         raise ValueError(f"{folder} has no SRC-TGT.json of the expected directions")
     requests = [
         {key: item for key, item in score.facts.get("request", {}).items() if key not in _TEXTS}
         for score in present
     ]
-    for score, request in zip(present, requests, strict=True):
-        if request != requests[0]:
-            raise ValueError(
-                f"{folder}: {score.name} was scored with another model or other options than"
-                f" {present[0].name}; score both again"
-            )
+    if any(request != requests[0] for request in requests):
+        raise ValueError(f"{folder} has scores of different models or options; score it again")
     averages = []
     for name in _GROUPS:
-        members = [entry for entry in entries if name in entry.groups()]
+        members = [entry.facts for entry in entries if name in entry.groups]
         means: dict[str, float | None] = {}
         for key in (*METRICS, *SHARES):
-            values = [entry.facts[key] for entry in members if entry.facts.get(key) is not None]
+            values = [facts[key] for facts in members if facts.get(key) is not None]
             means[key] = round(fmean(values), 4) if values else None
-        count = sum(entry.score is not None for entry in members)
+        count = sum(map(bool, members))
         averages += [GroupAverage(name, count, len(members), means)] if members else []
-    missing = [entry.direction for entry in entries if not entry.score]
     signatures = Counter(score.signatures["bleu"] for score in present)
-    notes = []
-    if missing:
-        notes.append(
-            f"INCOMPLETE: {len(present)} of {len(entries)} directions are scored; to be scored:"
-            f" {listed(missing, 12)}. Averages marked with ! lack some of their directions."
-        )
     counts = (f"{text} ({count} directions)" for text, count in signatures.most_common())
-    notes.append(f"BLEU: {'; '.join(counts)}. *: zero-shot.")
-    text = "\n\n".join([*notes, _table(averages, entries)])
+    text = f"BLEU: {'; '.join(counts)}. *: zero-shot.\n\n{_table(averages, entries)}"
+    if missing:
+        text = (
+            f"INCOMPLETE: {len(present)} of {len(wanted)} directions are scored; to be scored:"
+            f" {listed(missing, 12)}. Averages marked with ! lack some of their directions."
+            f"\n\n{text}"
+        )
     write_text(folder / "table.md", f"{text}\n")
-    write_text(folder / "table.csv", _csv(entries))
     summary = {key: present[0].facts.get(key) for key in _SEARCH} | {
         "complete": not missing,
         "directions": len(present),
-        "expected": len(entries),
+        "expected": len(wanted),
         "missing": list(map(str, missing)),
         "lines": sum(score.facts["lines"] for score in present),
         "averages": {
@@ -390,33 +347,36 @@ def summarise(
     return Summary(text, averages, present, not missing)
 
 
-def _entries(
-    scores: Mapping[Direction, Score],
-    expected: Sequence[Direction],
-    training_lines: Mapping[str, int],
-) -> list[_Entry]:
-    entries = []
-    for direction in dict.fromkeys(expected):
-        score = scores.get(direction)
-        reverse = f"{direction.target}-{direction.source}"
-        lines = training_lines.get(str(direction), training_lines.get(reverse))
-        zero_shot = score.facts.get("zero_shot") if score else None
-        if zero_shot is None and training_lines:
-            zero_shot = not lines
-        level = resource_class(lines) if lines else None
-        entries.append(_Entry(direction, score, lines, zero_shot, level))
-    return entries
+def _entry(
+    direction: Direction, scores: Mapping[Direction, Score], training_lines: Mapping[str, int]
+) -> _Entry:
+    """Return an entry; X-En and En-X have no zero-shot directions, as in the paper's Table 2."""
+    facts = scores[direction].facts if direction in scores else {}
+    reverse = f"{direction.target}-{direction.source}"
+    lines = training_lines.get(str(direction), training_lines.get(reverse))
+    zero_shot = facts.get("zero_shot")
+    if zero_shot is None and training_lines:
+        zero_shot = not lines
+    if zero_shot:
+        return _Entry(direction, facts, ["all", "zero-shot"])
+    names = ["all", *([] if zero_shot is None else ["all supervised"])]
+    sides = [""]
+    if ENGLISH in direction:
+        sides += ["X-En " if direction.target == ENGLISH else "En-X "]
+        names += [sides[1].strip()]
+    names += [f"{side}{resource_class(lines)} resource" for side in sides] if lines else []
+    return _Entry(direction, facts, names)
 
 
 def _table(averages: Sequence[GroupAverage], entries: Sequence[_Entry]) -> str:
-    """Return the averages, each with its number of directions, and the directions if few."""
+    """Return the averages, each with its number of directions, and the directions."""
     rows: list[tuple[str, str, Mapping[str, Any]]] = []
     for name, present, expected, means in averages:
         count = f"{present}" if present == expected else f"{present} of {expected} !"
         rows.append((name, count, means))
-    for entry in entries if len(entries) <= LONGEST_TABLE else []:
-        mark = "*" if entry.zero_shot else ""
-        rows.append((f"{entry.direction}{mark}", "1" if entry.score else "?", entry.facts))
+    for entry in entries:
+        name = f"{entry.direction}{'*' if 'zero-shot' in entry.groups else ''}"
+        rows.append((name, "1" if entry.facts else "?", entry.facts))
     cells = [["", "directions", *METRICS.values(), "off-target", "(of references)"]]
     for name, count, values in rows:
         shares = [number(values.get(key), percent=True) for key in SHARES]
@@ -429,14 +389,3 @@ def number(value: float | None, percent: bool = False) -> str:
     if value is None:
         return ""
     return f"{100 * value:.1f} %" if percent else f"{value:.2f}"
-
-
-def _csv(entries: Sequence[_Entry]) -> str:
-    """Return a line per direction, with empty cells for what is unknown."""
-    keys = ("lines", *METRICS, *SHARES, "bleu_signature")
-    heads = ("direction", "source", "target", "zero_shot", "class", "training_lines", *keys)
-    rows: list[Sequence[object]] = [heads]
-    for entry in entries:
-        first = [entry.direction, *entry.direction, entry.zero_shot, entry.level, entry.lines]
-        rows.append([*first, *(entry.facts.get(key) for key in keys)])
-    return comma_separated(rows)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import tempfile
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -61,10 +60,7 @@ _SET_HERE: Final = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet evaluate`."""
     parser.add_argument("--split", default="test", help="part of the data (test)")
-    text = (
-        "translate this folder's SPLIT.A-B.A and score against SPLIT.A-B.B; the scores' name begins"
-        f" with {scores.OTHER_TEXT}FOLDER"
-    )
+    text = "folder with SPLIT.A-B.A to translate and SPLIT.A-B.B to score against (the data's)"
     parser.add_argument("--text", type=inside_project, help=text)
     add_scoring_arguments(parser)
 
@@ -102,21 +98,25 @@ def run(args: argparse.Namespace) -> int:
     model = choose_model(args.target, args.average)
     data = find_data(model, args.data, args.spm)
     if data.is_monolingual:
-        raise ValueError(
-            f"{shown(data.path)} contains text of one language; run deepnet perplexity"
-        )
+        raise ValueError(f"{shown(data.path)} has text of one language; run deepnet perplexity")
     name = score_name(args, model.path.stem, other_text(args, model))
     if data.is_multilingual or args.text:
         print(score_directions(args, model, data, name).text)
         return 0
     (job,) = chosen(args, jobs_of(args, model, data, args.out or model.scores, name))
     translate(args, model, data, [job])
-    record = read_record(job.record)
-    text = (
-        f"{record['split']}, {record['lines']:,} sentences, {record['model']} (update"
-        f" {record['updates']:,}), {scores.decoding(record)}"
+    facts = read_record(job.record)
+    print(
+        f"{scoring.numbers(facts)}  {args.split}, {facts['lines']:,} sentences, {facts['model']}"
+        f" (update {facts['updates']:,}), {scores.decoding(facts)}  [{facts['bleu_signature']}]"
     )
-    print(scoring.describe(record, text))
+    if scoring.TOKENISED in facts:
+        case = "lower-cased" if data.is_lowercase else "cased"
+        print(
+            f"tokenised BLEU {facts[scoring.TOKENISED]:.2f}  {case} Moses tokens, as"
+            " fairseq-generate --remove-bpe; not sacreBLEU "
+            f" [{facts[f'{scoring.TOKENISED}_signature']}]"
+        )
     return 0
 
 
@@ -124,8 +124,8 @@ def settle_engine(args: argparse.Namespace) -> None:
     """Fill in the type of weights. ValueError for options that contradict the engine."""
     if args.spm == "none":
         raise ValueError(
-            "--spm none: BLEU is of text, not of tokens; give the sentencepiece model, or translate"
-            " by `deepnet translate --spm none`, detokenise, and use sacrebleu"
+            "--spm none: BLEU is of text, not of tokens; give the sentencepiece model, or run"
+            " deepnet translate, detokenise, and use sacrebleu"
         )
     for word in args.extra:
         if word.partition("=")[0] in _SET_HERE:
@@ -133,9 +133,7 @@ def settle_engine(args: argparse.Namespace) -> None:
     if args.engine == "ctranslate2":
         args.quantization = args.quantization or QUANTIZATION
         if args.extra:
-            raise ValueError(
-                f"{' '.join(args.extra)}: options of fairseq-generate need ENGINE=fairseq"
-            )
+            raise ValueError(f"{args.extra[0]}: options of fairseq-generate need ENGINE=fairseq")
     elif args.quantization:
         raise ValueError(f"QUANTIZATION={args.quantization} needs ENGINE=ctranslate2")
 
@@ -148,15 +146,10 @@ def engine_facts(args: argparse.Namespace) -> dict[str, str]:
 
 
 def score_name(args: argparse.Namespace, checkpoint: str, text: Path | None = None) -> str:
-    """Return the name of a score, in which every setting that is not the default has a word.
-
-    Args:
-        checkpoint: its name, without `.pt`.
-        text: a folder of other text than the data's.
-    """
-    words = [f"beam{args.beam}", f"lenpen{args.lenpen:g}", "-".join(engine_facts(args).values())]
-    words += [scores.option_words(args.extra), f"tok-{args.tokenizer}" if args.tokenizer else ""]
-    return scores.score_name(args.split, checkpoint, words, text)
+    """Return the name of a score by a checkpoint, of `text` if that is not the data's own."""
+    words = [args.split, checkpoint, f"beam{args.beam}", f"lenpen{args.lenpen:g}"]
+    words += ["-".join(engine_facts(args).values()), scores.option_words(args.extra)]
+    return scores.score_name([*words, f"tok-{args.tokenizer}" if args.tokenizer else ""], text)
 
 
 def other_text(args: argparse.Namespace, model: TrainedModel) -> Path | None:
@@ -179,33 +172,30 @@ def texts_of(
     Raises ValueError for a language that the model does not have, FileNotFoundError for missing
     text.
     """
-    if place is None:
-        directions = folder.directions(split)
-        if not directions:
-            raise FileNotFoundError(
-                f"{shown(folder.path)} has no {split} set with text: choose another split with"
-                " --split (SPLIT=), or name a folder of text with --text (TEXT=)"
-            )
-        texts = [[folder.text(split, pair, language) for language in pair] for pair in directions]
-        return {pair: (sides[0], sides[1]) for pair, sides in zip(directions, texts, strict=True)}
-    names = [path.name.removesuffix(".gz") for path in place.glob(f"{split}.*-*.*")]
-    pairs = sorted({name.removeprefix(f"{split}.").rsplit(".", 1)[0] for name in names})
-    if not pairs:
-        raise FileNotFoundError(
-            f"{place} has no text to translate: {split}.A-B.A and {split}.A-B.B are expected"
-        )
-    only = None if folder.is_multilingual else folder.directions("train")
-    found = {}
-    for pair in pairs:
+    texts = {}
+    for direction in folder.directions(split) if place is None else []:
+        source, target = (folder.text(split, direction, language) for language in direction)
+        texts[direction] = (source, target)
+    names = (
+        [path.name.removesuffix(".gz") for path in place.glob(f"{split}.*-*.*")] if place else []
+    )
+    pairs = {name.removeprefix(f"{split}.").rsplit(".", 1)[0] for name in names}
+    for pair in sorted(pairs):
         forth = Direction.parse(pair)
         back = Direction(forth.target, forth.source)
         if unknown := sorted(set(forth) - set(folder.languages)):
             raise ValueError(f"{place}: {pair}: the model does not know {', '.join(unknown)}")
         for direction in [forth] if str(back) in pairs else [forth, back]:
-            if only is None or direction in only:
-                source, target = (find_side(place / f"{split}.{pair}", code) for code in direction)
-                found[direction] = (source, target)
-    return found
+            if folder.is_multilingual or direction in folder.directions("train"):
+                prefix = f"{place}/{split}.{pair}"
+                source, target = (find_side(prefix, language) for language in direction)
+                texts[direction] = (source, target)
+    if not texts:
+        raise FileNotFoundError(
+            f"{shown(place or folder.path)} has no text of the {split} set: choose another with"
+            f" --split (SPLIT=), or name a folder with {split}.A-B.A and {split}.A-B.B by --text"
+        )
+    return texts
 
 
 def jobs_of(
@@ -258,10 +248,7 @@ def request(args: argparse.Namespace, model: TrainedModel, data: DataFolder) -> 
 def score_directions(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, name: str
 ) -> Summary:
-    """Score the directions of a split, or of a folder of text, under this name; sum them up.
-
-    Directions that were scored in the same way before are part of the summary.
-    """
+    """Score the directions of a split, or of a folder of text; sum up those that are scored."""
     out = (args.out or model.scores) / name
     every = jobs_of(args, model, data, out)
     translate(args, model, data, chosen(args, every))
@@ -283,8 +270,6 @@ def translate(
     if not todo:
         return
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=out):
-        pass  # an error before hours of translation, not after
     (out / scores.SUMMARY).unlink(missing_ok=True)  # none of an interrupted evaluation
     model.make()
     facts = {

@@ -1,8 +1,7 @@
-"""How many translations are in the wrong language: the off-target rate.
+"""The off-target rate: the share of translations in the wrong language.
 
-Each line's language is identified by py3langid, whose model comes with its package, among the
-languages of the corpus. The identifier errs too: its rate on the references is the floor below
-which a rate says nothing, and belongs beside it.
+py3langid, whose model comes with its package, identifies each line among the languages of the
+corpus. It errs too: its rate on the references is the floor below which a rate says nothing.
 """
 
 from __future__ import annotations
@@ -19,18 +18,17 @@ from fairseq_deepnet.tools import languages
 
 MINIMUM_LETTERS: Final = 10
 """Lines with fewer letters are not counted: a name, a number or a single word may be any language.
-A Chinese character, kana or Korean syllable stands for about three letters, and counts as such."""
-
+A Chinese character, kana or Korean syllable counts as three."""
 _DENSE: Final = ((0x3040, 0x30FF), (0x3400, 0x9FFF), (0xAC00, 0xD7A3), (0x20000, 0x323AF))
 
 
 class OffTarget(NamedTuple):
-    """What language the lines of a translation are in.
+    """Languages of the lines of a translation.
 
     Args:
         share: of the counted lines, those not in the target language, 0 to 1; None without lines.
-        counted: lines that are long enough to tell.
-        by_language: how many of them are in which language, most frequent first.
+        counted: number of lines that are long enough.
+        by_language: number of them by language, most frequent first.
     """
 
     share: float | None
@@ -40,7 +38,7 @@ class OffTarget(NamedTuple):
 
 def letters(line: str) -> int:
     """Count letters and the marks on them, a syllable or word character as three."""
-    points = [ord(one) for one in line if unicodedata.category(one)[0] in "LM"]
+    points = [ord(letter) for letter in line if unicodedata.category(letter)[0] in "LM"]
     dense = sum(any(first <= point <= last for first, last in _DENSE) for point in points)
     return len(points) + 2 * dense
 
@@ -58,49 +56,42 @@ def _identifier() -> Any:
 
 
 def _labels(codes: Sequence[str]) -> dict[str, str]:
-    """Return py3langid's label -> the first code that has it, of those that it knows."""
-    known = [(code, languages.find(code)) for code in reversed(codes)]
-    return {found.langid: code for code, found in known if found and found.langid}
+    """Return py3langid's label -> the first code that has it."""
+    pairs = [(code, languages.find(code)) for code in reversed(codes)]
+    return {language.langid: code for code, language in pairs if language and language.langid}
 
 
 def off_target(hypotheses: Sequence[str], target: str, candidates: Sequence[str]) -> OffTarget:
-    """Identify the language of every line among `candidates`, and count what is not `target`.
+    """Identify the language of every line among `candidates`, and count those not in `target`.
 
     Two codes that the identifier does not tell apart (nb and no, zh and zt) count as one language.
-    Nothing is counted where it does not know the target at all (`share` is then None). Raises
-    ValueError where py3langid is not installed, or no second language is left to tell from.
+    Nothing is counted for an unknown target. Raises ValueError without py3langid, or without a
+    second language.
     """
     if not _labels([target]):
         return OffTarget(None, 0, {})
     names = _labels([target, *candidates])
     if len(names) < 2:
-        raise ValueError(
-            f"{target} cannot be told from other languages without any: candidates are "
-            f"{', '.join(candidates) or 'none'}"
-        )
+        raise ValueError(f"there is no second language beside {target} among {candidates}")
     identifier = _identifier()
     identifier.set_languages(sorted(names))
-    found = Counter(
-        names[identifier.classify(line)[0]]
-        for line in hypotheses
-        if letters(line) >= MINIMUM_LETTERS
-    )
-    counted = found.total()
-    share = (counted - found[target]) / counted if counted else None
-    return OffTarget(share, counted, dict(found.most_common()))
+    long = [line for line in hypotheses if letters(line) >= MINIMUM_LETTERS]
+    counts = Counter(names[identifier.classify(line)[0]] for line in long)
+    share = (len(long) - counts[target]) / len(long) if long else None
+    return OffTarget(share, len(long), dict(counts.most_common()))
 
 
 def off_target_record(
     hypotheses: Sequence[str], references: Sequence[str], target: str, candidates: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the keys of a direction's JSON: the rate, its floor, the lines counted, and how."""
-    found = off_target(hypotheses, target, candidates)
-    floor = off_target(references, target, candidates)
+    """Return the keys of a direction's JSON: the rate, its floor, counts, and a signature."""
+    share, counted, by_language = off_target(hypotheses, target, candidates)
+    floor = off_target(references, target, candidates).share
     version, labels = metadata.version("py3langid"), sorted(_labels([*candidates, target]))
     return {
-        "off_target": None if found.share is None else round(found.share, 4),
-        "off_target_floor": None if floor.share is None else round(floor.share, 4),
-        "off_target_counted": found.counted,
-        "off_target_languages": found.by_language,
+        "off_target": None if share is None else round(share, 4),
+        "off_target_floor": None if floor is None else round(floor, 4),
+        "off_target_counted": counted,
+        "off_target_languages": by_language,
         "off_target_signature": f"py3langid:{version}|min:{MINIMUM_LETTERS}|{','.join(labels)}",
     }

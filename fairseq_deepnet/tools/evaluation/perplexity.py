@@ -9,7 +9,6 @@ probability of the text.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import subprocess
 import time
@@ -70,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
         )
     folder = args.out or model.scores
     other = None if is_own_data(model, data.path) else data.path
-    record = folder / f"{score_name(args.split, model.path.stem, ['perplexity'], other)}.json"
+    words = [args.split, model.path.stem, "perplexity"]
+    record = folder / f"{score_name(words, other)}.json"
     request = {
         "checkpoints": [fingerprint(path) for path in model.sources],
         "data": {name: sha256(data.path / name) for name in (binarised.name, "dict.txt")},
@@ -109,10 +109,13 @@ def measure(
         command += ["--add-bos-token"] if task.get("add_bos_token") else []
         pattern = r"Evaluated ([\d,]+) tokens.*Loss \(base 2\): ([\d.]+), Perplexity: [\d.]+"
     started = time.monotonic()
-    output = _printed([*command, *args.extra])
-    match = re.search(pattern, output, re.DOTALL)
-    if match is None:
-        raise ValueError(f"no perplexity in the output of fairseq: {output[-300:]!r}")
+    command += args.extra
+    output = subprocess.PIPE
+    done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, text=True, check=False)
+    match = re.search(pattern, done.stdout, re.DOTALL)
+    if done.returncode or match is None:
+        tail = done.stdout[-1000:].strip()
+        raise ValueError(f"{command[0]} ended with status {done.returncode}: {tail}")
     tokens = int(data.record["binarised"][args.split]["tokens"])
     facts: dict[str, Any] = {}
     if is_masked:
@@ -143,23 +146,6 @@ def measure(
         "seconds": round(time.monotonic() - started, 1),
         **made_now(),
     }
-
-
-def _printed(command: list[str]) -> str:
-    """Return the output of a command; ValueError with its last line where it fails."""
-    done = subprocess.run(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=dict(os.environ, PYTHONUNBUFFERED="1"),
-        encoding="utf-8",
-        errors="backslashreplace",
-        check=False,
-    )
-    if done.returncode:
-        say(done.stdout)
-        raise ValueError(f"{command[0]} failed (status {done.returncode}); see above")
-    return done.stdout
 
 
 def describe(facts: dict[str, Any]) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import urllib.error
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -40,54 +39,36 @@ def tokenizer_of(target_language: str | None) -> str:
 
 @functools.cache
 def check_tokenizer(name: str) -> str:
-    """Return a tokenizer's name once all that it needs is there.
+    """Return a tokenizer's name; ValueError for an unknown one and for missing files or packages.
 
     The sentencepiece model of spBLEU is taken from where sacreBLEU keeps it (the folder models/ in
     SACREBLEU, by default ~/.sacrebleu), from the file that FLORES101_SPM or FLORES200_SPM names, or
-    downloaded. Raises ValueError for an unknown name and for missing files or packages.
+    downloaded. It is written whole: sacreBLEU trusts any file of that name.
     """
     from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
+    from sacrebleu.utils import SACREBLEU_DIR, download_file
 
     if name not in TOKENIZERS:
         raise ValueError(f"no tokenizer {name!r}; choose from {', '.join(TOKENIZERS)}")
-    if name in SENTENCEPIECE:
-        _provide_sentencepiece(name)
+    remedy = "choose --tokenizer char (TOKENIZER)"
     try:
+        if name in SENTENCEPIECE:
+            url, own = SPM_MODELS[name]["url"], os.environ.get(SENTENCEPIECE[name])
+            place = Path(SACREBLEU_DIR) / "models" / url.rpartition("/")[2]
+            remedy = f"set {SENTENCEPIECE[name]} to a copy of {url}, or put it at {place}"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if own or not place.is_file():
+                with whole(place) as part:
+                    if own:
+                        shutil.copyfile(own, part)
+                    else:
+                        download_file(url, str(part))  # type: ignore[no-untyped-call]
         BLEU(tokenize=name)
-    except RuntimeError as error:  # MeCab is not installed
-        raise ValueError(
-            f"the tokenizer {name} needs pip install 'fairseq_deepnet[cjk]'; or choose"
-            " --tokenizer char (TOKENIZER)"
-        ) from error
+    except (RuntimeError, OSError, SystemExit) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"the tokenizer {name} cannot be used ({reason}): {remedy}") from error
     return name
-
-
-def _provide_sentencepiece(name: str) -> None:
-    """Put spBLEU's model where sacreBLEU looks for it, which trusts any file of that name."""
-    from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
-    from sacrebleu.utils import SACREBLEU_DIR, download_file
-    from sentencepiece import SentencePieceProcessor
-
-    url, own = SPM_MODELS[name]["url"], os.environ.get(SENTENCEPIECE[name])
-    place = Path(SACREBLEU_DIR) / "models" / url.rpartition("/")[2]
-    place.parent.mkdir(parents=True, exist_ok=True)
-    if own:
-        with whole(place) as part:
-            shutil.copyfile(own, part)
-    elif not place.is_file():
-        try:
-            with whole(place) as part:
-                download_file(url, str(part))  # type: ignore[no-untyped-call]
-        except (urllib.error.URLError, OSError, SystemExit) as error:
-            raise ValueError(
-                f"spBLEU needs the sentencepiece model {url}, which could not be downloaded"
-                f" ({getattr(error, 'reason', error)}): set {SENTENCEPIECE[name]}=FILE, or put it"
-                f" at {place}"
-            ) from error
-    try:
-        SentencePieceProcessor(model_file=str(place))
-    except RuntimeError as error:
-        raise ValueError(f"{own or place} is no sentencepiece model: remove it") from error
 
 
 def score(
@@ -134,11 +115,10 @@ def score(
 def score_tokens(
     pieces: Sequence[str], references: Sequence[str], lowercase: bool
 ) -> dict[str, Any]:
-    """Return BLEU of Moses tokens as they are, which fairseq's recipes and many papers report.
+    """Return BLEU of Moses tokens as they are, as `fairseq-generate --remove-bpe` prints it.
 
-    `fairseq-generate --remove-bpe` prints it. It is not sacreBLEU: it depends on the tokeniser, on
-    lower case and on the escapes of the data folder, so it compares only with results on the same
-    tokens.
+    fairseq's recipes and many papers report it. It depends on the tokeniser, on lower case and on
+    the escapes of the data folder, so it compares only with results on the same tokens.
 
     Args:
         pieces: hypotheses, subwords joined by spaces.
@@ -164,18 +144,6 @@ def score_tokens(
     }
 
 
-def numbers(scores: Mapping[str, Any], between: str) -> str:
-    """Return "BLEU 27.30, chrF 54.10": all metrics of a record."""
-    return between.join(f"{name} {scores[key]:.2f}" for key, name in METRICS.items())
-
-
-def describe(scores: Mapping[str, Any], text: str) -> str:
-    """Return a readable line: the scores, `text`, and BLEU's signature; a second one for tokens."""
-    line = f"{numbers(scores, '  ')}  {text}  [{scores['bleu_signature']}]"
-    if TOKENISED not in scores:
-        return line
-    case = "lower-cased" if scores[f"{TOKENISED}_lowercase"] else "cased"
-    return (
-        f"{line}\ntokenised BLEU {scores[TOKENISED]:.2f}  {case} Moses tokens, as fairseq-generate"
-        f" --remove-bpe; not sacreBLEU  [{scores[f'{TOKENISED}_signature']}]"
-    )
+def numbers(scores: Mapping[str, Any]) -> str:
+    """Return "BLEU 27.30  chrF 54.10": all metrics of a record."""
+    return "  ".join(f"{name} {scores[key]:.2f}" for key, name in METRICS.items())

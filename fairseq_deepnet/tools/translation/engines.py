@@ -54,7 +54,7 @@ class Search:
     Args:
         lenpen: exponent of the length that a sum of log-probabilities is divided by.
         batch: sentences per batch; None: the best for the engine.
-        nbest: translations of each sentence, the best first.
+        nbest: translations of each sentence.
         batch_tokens: source tokens per batch instead, padding included.
     """
 
@@ -66,9 +66,7 @@ class Search:
 
     def __post_init__(self) -> None:
         if not 1 <= self.nbest <= self.beam:
-            raise ValueError(
-                f"--nbest {self.nbest} of a beam of {self.beam}: at least 1 and at most --beam"
-            )
+            raise ValueError(f"--nbest {self.nbest} of a beam of {self.beam}: 1 to --beam")
 
 
 class Hypothesis(NamedTuple):
@@ -88,10 +86,6 @@ class Engine(ABC):
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
         """Return as many translations of each line as the search keeps, the best first."""
 
-    def translate(self, lines: Sequence[str], direction: Direction) -> list[str]:
-        """Return the best translation of each line; a blank one's is empty."""
-        return [best[0].text for best in self.nbest(lines, direction, 1)]
-
     def nbest(
         self, lines: Sequence[str], direction: Direction, count: int
     ) -> list[list[Hypothesis]]:
@@ -100,6 +94,10 @@ class Engine(ABC):
         results = iter(self.hypotheses(filled, direction) if filled else [])
         empty = [Hypothesis("", 0.0)] * count
         return [empty if is_blank(line) else next(results)[:count] for line in lines]
+
+    def translate(self, lines: Sequence[str], direction: Direction) -> list[str]:
+        """Return the best translation of each line."""
+        return [best[0].text for best in self.nbest(lines, direction, 1)]
 
 
 class Translator(Engine):
@@ -159,7 +157,7 @@ class Translator(Engine):
         settings = self.task.args if self.folder.is_multilingual else self.task.cfg
         settings.source_lang, settings.target_lang = direction
         generator = self.task.build_generator(self.models, self.config.generation)
-        ignored = generator.symbols_to_strip_from_output
+        words, ignored = self.task.target_dictionary, generator.symbols_to_strip_from_output
         result: list[list[Hypothesis]] = [[] for _ in lines]
         for batch in self._batches(lines, direction.source):
             inputs = batch["net_input"]
@@ -170,12 +168,8 @@ class Translator(Engine):
                 hypotheses = self.task.inference_step(generator, self.models, sample)
             for number, entries in zip(batch["id"].tolist(), hypotheses, strict=True):
                 best = entries[: self.config.generation.nbest]
-                pieces = (
-                    self.task.target_dictionary.string(
-                        entry["tokens"].int().cpu(), extra_symbols_to_ignore=ignored
-                    )
-                    for entry in best
-                )
+                tokens = (entry["tokens"].int().cpu() for entry in best)
+                pieces = (words.string(line, extra_symbols_to_ignore=ignored) for line in tokens)
                 texts = self.folder.decode(pieces, direction.target)
                 scores = (float(entry["score"]) for entry in best)
                 result[number] = list(map(Hypothesis, texts, scores))
@@ -184,9 +178,9 @@ class Translator(Engine):
     def _tokens(self, line: str) -> torch.Tensor:
         import torch
 
-        dictionary = self.task.source_dictionary
         limit = self.max_positions[0] - 1  # a language token may join it
-        tokens: torch.Tensor = dictionary.encode_line(line, add_if_not_exist=False).long()
+        encode = self.task.source_dictionary.encode_line
+        tokens: torch.Tensor = encode(line, add_if_not_exist=False).long()
         if len(tokens) > limit:
             self.cut += 1
             tokens = torch.cat([tokens[: limit - 1], tokens[-1:]])
@@ -236,7 +230,10 @@ class CTranslate2Model(Engine):
         compute_type: str | None = None,
         cpu: bool = False,
     ) -> None:
-        _use_avx512()
+        # an eighth faster with VNNI; without it, processors lower their clock for AVX-512
+        processor = Path("/proc/cpuinfo")
+        if processor.is_file() and "avx512_vnni" in processor.read_text(errors="replace"):
+            os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
         try:
             import ctranslate2
         except ModuleNotFoundError as error:
@@ -263,8 +260,7 @@ class CTranslate2Model(Engine):
                 intra_threads=threads if share else 1,
             )
         except (RuntimeError, ValueError) as error:
-            reason = next(iter(str(error).splitlines()), "")
-            raise ValueError(f"{shown(folder)} cannot be loaded: {reason}") from error
+            raise ValueError(f"{shown(folder)} cannot be loaded: {error}") from error
 
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
         """Return the search's best translations of each line with their scores."""
@@ -308,31 +304,12 @@ class CTranslate2Model(Engine):
 
 
 def _read_export(folder: Path) -> dict[str, Any]:
-    """Return the record of an export; ValueError for a folder that has none or is damaged, or whose
-    subwords are not of sentencepiece.
-    """
-    try:
-        record = records.read_record(folder / RECORD, KEYS, AGAIN)
-    except FileNotFoundError as error:
-        raise ValueError(
-            f"{shown(folder)} has no {RECORD}; write it with deepnet export --to ctranslate2"
-        ) from error
+    """Return the record of an export; ValueError for another folder, a damaged one, or Moses."""
+    if not (folder / RECORD).is_file():
+        raise ValueError(f"{shown(folder)} has no {RECORD}; run deepnet export --to ctranslate2")
+    record = records.read_record(folder / RECORD, KEYS, AGAIN)
     files = record.get("files") or {}
     records.refuse_changed(folder, files, files, folder / RECORD)
     if record["subwords"]["kind"] != "sentencepiece":
-        raise ValueError(
-            f"{shown(folder)} takes {record['subwords']['kind']} tokens, not raw text; "
-            "ENGINE=fairseq scripts/eval_bleu.sh scores such models"
-        )
+        raise ValueError(f"{shown(folder)} takes {record['subwords']['kind']} tokens, not raw text")
     return record
-
-
-def _use_avx512() -> None:
-    """Make CTranslate2 use AVX-512, an eighth faster, if it is not set otherwise.
-
-    Only on processors with VNNI: older ones lower their clock for it. CTranslate2 reads the
-    variable when it is first used in a process.
-    """
-    processor = Path("/proc/cpuinfo")
-    if processor.is_file() and "avx512_vnni" in processor.read_text(errors="replace"):
-        os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")

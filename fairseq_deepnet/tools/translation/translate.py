@@ -43,87 +43,70 @@ HALF: Final = ("bf16", "fp16")
 """Options of fairseq-generate for the type of the weights."""
 
 
-def open_engine(
-    target: Path,
-    search: Search,
-    *,
-    engine: str | None = None,
-    src: str | None = None,
-    tgt: str | None = None,
-    data: Path | None = None,
-    spm: str | None = None,
-    average: int = 0,
-    quantization: str | None = None,
-    half: Sequence[str] = (),
-    threads: int = 1,
-    at_once: bool = False,
-    cpu: bool = False,
-) -> tuple[Engine, Direction, str]:
-    """Load a model; return the engine, the direction, and a description.
+def open_engine(args: argparse.Namespace) -> tuple[Engine, Direction, str]:
+    """Load the model; return the engine, the direction, and a description.
 
     A folder of `deepnet export --to ctranslate2` runs on CTranslate2; a run or a checkpoint on
     fairseq, or after an export on CTranslate2 where that is asked for.
 
     Raises FileNotFoundError for a missing model, ValueError for options that contradict it.
     """
-    if is_exported(target):
-        if engine == "fairseq" or data is not None or average:
+    search = Search(args.beam, args.lenpen, args.batch_sentences, args.nbest)
+    half = [f"--{name}" for name in HALF if getattr(args, name)]
+    folder, compute_type = args.model, args.quantization
+    if is_exported(folder):
+        if args.engine == "fairseq" or args.data is not None or args.average:
             raise ValueError(
-                f"{shown(target)} is exported for CTranslate2: name the run for --engine fairseq,"
+                f"{shown(folder)} is exported for CTranslate2: name the run for --engine fairseq,"
                 " --data or --average"
             )
-        folder = target
     else:
         from fairseq_deepnet.tools.export.export import export_for_ctranslate2
         from fairseq_deepnet.tools.trained_model import choose_model
 
-        model = choose_model(target, average)
-        if engine != "ctranslate2":
-            if quantization:
-                raise ValueError("--quantization is CTranslate2's: add --engine ctranslate2")
-            words = [f"--{name}" for name in half]
-            return _open_fairseq(model, search, data, spm, words, threads, cpu, src, tgt)
-        folder = export_for_ctranslate2(model, data, quantization or QUANTIZATION, spm)
-        quantization = None
+        model = choose_model(args.model, args.average)
+        if args.engine != "ctranslate2":
+            return _open_fairseq(args, model, search, half)
+        weights = args.quantization or QUANTIZATION
+        folder, compute_type = export_for_ctranslate2(model, args.data, weights, args.spm), None
     if half:
-        raise ValueError(f"--{half[0]} is fairseq's; ctranslate2 computes as --quantization says")
-    exported = CTranslate2Model(
-        folder, search, threads=threads, at_once=at_once, compute_type=quantization, cpu=cpu
+        raise ValueError(f"{half[0]} is fairseq's; ctranslate2 computes as --quantization says")
+    engine = CTranslate2Model(
+        folder,
+        search,
+        threads=args.threads,
+        at_once=args.window == 1,
+        compute_type=compute_type,
+        cpu=args.gpus == "0",
     )
-    record = exported.record
-    only = None if exported.tokens else Direction(record["source"], record["target"])
-    direction = choose_direction(only, record["languages"], src, tgt)
-    return exported, direction, f"{shown(folder)}, ctranslate2 {record['quantization']}"
+    record = engine.record
+    only = None if engine.tokens else Direction(record["source"], record["target"])
+    direction = choose_direction(only, record["languages"], args.src, args.tgt)
+    return engine, direction, f"{shown(folder)}, ctranslate2 {record['quantization']}"
 
 
 def _open_fairseq(
-    model: TrainedModel,
-    search: Search,
-    data: Path | None,
-    spm: str | None,
-    words: Sequence[str],
-    threads: int,
-    cpu: bool,
-    src: str | None,
-    tgt: str | None,
+    args: argparse.Namespace, model: TrainedModel, search: Search, half: list[str]
 ) -> tuple[Engine, Direction, str]:
     import torch
 
     from fairseq_deepnet.tools.trained_model import find_data
 
-    folder = find_data(model, data, spm)
-    if folder.is_monolingual or folder.is_moses:
+    if args.quantization:
+        raise ValueError("--quantization is CTranslate2's: add --engine ctranslate2")
+    data = find_data(model, args.data, args.spm)
+    if data.is_monolingual or data.is_moses:
         raise ValueError(
-            f"{shown(folder.path)}: raw text is translated only by models of language pairs and"
+            f"{shown(data.path)}: raw text is translated only by models of language pairs and"
             " sentencepiece; scripts/eval_bleu.sh scores models of Moses tokens"
         )
     model.make()
-    only = None if folder.is_multilingual else Direction(*folder.languages)
-    direction = choose_direction(only, folder.languages, src, tgt)
-    torch.set_num_threads(threads)
-    options = ["--beam", str(search.beam), "--lenpen", f"{search.lenpen:g}", *words]
+    only = None if data.is_multilingual else Direction(*data.languages)
+    direction = choose_direction(only, data.languages, args.src, args.tgt)
+    torch.set_num_threads(args.threads)
+    options = ["--beam", str(search.beam), "--lenpen", f"{search.lenpen:g}", *half]
     options += ["--batch-size", str(search.batch or BATCH), "--nbest", str(search.nbest)]
-    translator = Translator(model.path, folder, options, cpu)
+    translator = Translator(model.path, data, options, cpu=args.gpus == "0")
     return translator, direction, f"{shown(model.path)}, fairseq"
 
 
@@ -200,32 +183,18 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None and args.out.resolve() in {path.resolve() for path in files}:
         raise ValueError(f"--out {args.out} is the input; choose another file")
     is_typed = files == [STANDARD_INPUT] and sys.stdin.isatty()
-    threads = args.threads or devices.threads_of(1, devices.all_cores())
-    engine, direction, description = open_engine(
-        args.model,
-        Search(args.beam, args.lenpen, args.batch_sentences, args.nbest),
-        engine=args.engine,
-        src=args.src,
-        tgt=args.tgt,
-        data=args.data,
-        spm=args.spm,
-        average=args.average,
-        quantization=args.quantization,
-        half=[name for name in HALF if getattr(args, name)],
-        threads=threads,
-        at_once=is_typed,
-        cpu=args.gpus == "0",
-    )
-    say(f"{direction}: {description}, threads: {threads}")
+    args.threads = args.threads or devices.threads_of(1, devices.all_cores())
+    args.window = args.window or (1 if is_typed else WINDOW * args.threads)
+    engine, direction, description = open_engine(args)
+    say(f"{direction}: {description}, threads: {args.threads}")
     if is_typed:
         say("one sentence per line; Ctrl-D ends")
     replaced: list[str] = []
     lines = read_text(files, replaced)
-    size = args.window or (1 if is_typed else WINDOW * threads)
     done, pause = 0, 1 if sys.stderr.isatty() else 10
     bar = tqdm(unit=" lines", mininterval=pause, delay=pause, disable=is_typed)
     with output(args.out) as stream, bar:
-        for window in iter(lambda: list(itertools.islice(lines, size)), []):
+        for window in iter(lambda: list(itertools.islice(lines, args.window)), []):
             results = engine.nbest(window, direction, args.nbest)
             for line in formatted(results, done + 1, args.nbest, args.scores):
                 stream.write(f"{line}\n".encode())
