@@ -15,6 +15,8 @@ from fairseq_deepnet import cli, ended
 from fairseq_deepnet.experiments import paper, results
 from fairseq_deepnet.experiments.report import Report, make
 from fairseq_deepnet.experiments.tables import CSV
+from fairseq_deepnet.tools.evaluation.directions import summarise
+from fairseq_deepnet.tools.scores import read_directions
 from tests.support.cells import SIGNATURE, write_cell, write_config, write_log, write_score
 
 Rows = list[dict[str, Any]]
@@ -172,8 +174,9 @@ def write_directions(run: Path, bleus: dict[str, tuple[float, bool]]) -> None:
     for direction, (bleu, zero_shot) in bleus.items():
         content = {"direction": direction, "bleu": bleu, "chrf": 40.0, "bleu_signature": SIGNATURE}
         content |= {"zero_shot": zero_shot, "lines": 500}
-        content["request"] = {"split": "test", "beam": 5, "lenpen": 1.0}
+        content |= {"split": "test", "beam": 5, "lenpen": 1.0}
         (folder / f"{direction}.json").write_text(json.dumps(content), encoding="utf-8")
+    summarise(folder, read_directions(folder))
 
 
 def test_table_2_averages_directions_and_figure_8_fits_the_law(tmp_path: Path) -> None:
