@@ -175,7 +175,7 @@ class Parameters:
 
     Args:
         embeddings: tables of words and learned positions, each once, and their LayerNorms
-        projection: the vocabulary projection, 0 where it is the target's table
+        projection: 0 if it is the target's table
         layer: of one layer, without what its scheme adds
         encoder, decoder: of each stack, with what the scheme adds and final LayerNorms
         largest: of the largest single tensor

@@ -1,7 +1,6 @@
 """What a micro-batch leaves behind in the forward pass, because backward needs it.
 
-The formulas follow modules/: they count each tensor that autograd saves, once. Tests compare them
-with saved-tensor hooks, byte by byte.
+The formulas follow modules/: they count each tensor that autograd saves, once.
 
 n = tokens of the micro-batch on the side at hand, m = on the encoder's side, C = channels,
 F = feed-forward width, H = heads, L = tokens per sentence; e = bytes of an activation.
@@ -37,9 +36,9 @@ class MicroBatch:
         sentences: B
         source, target: tokens of a sentence on each side, padding included
         element: e, bytes of an activation
-        on_gpu: where dropout keeps a mask of one byte; the CPU keeps a factor of e bytes
-        padded: whether sources have padding, so that attention is given a mask
-        unpadded: whether targets' padding may be taken out, as in training on the CPU
+        on_gpu: dropout keeps a mask of one byte; on the CPU a factor of e bytes
+        padded: True if sources have padding, so that attention is given a mask
+        unpadded: True if targets' padding may be taken out, as in training on the CPU
     """
 
     sentences: int
@@ -67,8 +66,7 @@ class MicroBatch:
     def is_fused(self, attention_dropout: float) -> bool:
         """Return True if scaled_dot_product_attention takes a kernel that keeps no L x L weights.
 
-        On GPUs the flash and memory-efficient kernels also drop weights; the CPU's does not, and
-        torch falls back to its plain ("math") form.
+        The CPU's cannot drop weights, and torch falls back to its plain ("math") form.
         """
         return self.on_gpu or not attention_dropout
 
@@ -89,9 +87,8 @@ def micro_batch(training: Training, length: int) -> MicroBatch:
 def auto_segment(side: Side, scheme: ResidualScheme, shape: LayerShape, layers: int) -> int:
     """Return what `--checkpoint-activations-every auto` means for a stack.
 
-    It follows from the tensors that a layer keeps, in multiples of its input, all streams of it.
-    With fused attention, relu and LayerNorm an encoder layer keeps 8 + F / C of them, one more
-    attention with keys and values of a source as long adds 6; dropout adds one per branch.
+    In multiples of its input an encoder layer keeps 8 + F / C tensors with fused attention, relu
+    and LayerNorm; one more attention adds 6, dropout one per branch.
     """
     if scheme.combines:
         return 1
@@ -103,10 +100,9 @@ def auto_segment(side: Side, scheme: ResidualScheme, shape: LayerShape, layers: 
 def attention(batch: MicroBatch, shape: LayerShape, side: Side, cross: bool) -> int:
     """Return the bytes that the attention branch keeps, beyond its input.
 
-    A fused kernel keeps queries, keys, values and its output, which out_proj keeps anyway: 2 n C +
-    2 k C elements for k keys, and a logarithm of fp32 a query and head; the mask of the sources is
-    one number a key. The math form keeps scaled copies of queries, keys and values, its output,
-    and tokens x heads x keys weights: after softmax, and with dropout its mask and the product.
+    Queries, keys, values and the output: 2 n C + 2 k C elements for k keys. A fused kernel adds a
+    logarithm of fp32 per query and head, and the sources' mask, one number per key; the math form
+    tokens x heads x keys weights after softmax, with dropout its mask and the product, too.
 
     The CPU computes it in fp32 whatever the precision; then out_proj's input is a rounded copy.
     """
@@ -132,9 +128,8 @@ def attention(batch: MicroBatch, shape: LayerShape, side: Side, cross: bool) -> 
 def feed_forward(batch: MicroBatch, shape: LayerShape, side: Side) -> int:
     """Return the bytes that the feed-forward branch keeps, beyond its input.
 
-    relu keeps its result, which is fc2's input: n F elements. Other activations keep what they are
-    given as well, in fp32 as fairseq computes them. Dropout after the activation adds its mask,
-    and its result to relu's.
+    relu keeps its result, fc2's input: n F elements. Other activations keep their input as well, in
+    fp32 as fairseq computes them. Dropout adds its mask, and its result to relu's.
     """
     hidden = batch.tokens(side) * shape.ffn_dim
     total = hidden * batch.element
@@ -149,7 +144,7 @@ def joint(batch: MicroBatch, model: Model, side: Side) -> int:
     """Return the bytes kept to join one branch to the stream: dropout, LayerNorm, its input.
 
     The branch's input is kept by its linear maps (n C); LayerNorm keeps its own input (n C) and a
-    mean and a deviation a token in fp32: Post-LN the sum, Pre-LN the stream, so they cost the same.
+    mean and a deviation per token in fp32, in Post-LN as in Pre-LN.
     """
     shape, n = model.layers[side], batch.tokens(side)
     elements = n * shape.embed_dim
@@ -162,8 +157,8 @@ def joint(batch: MicroBatch, model: Model, side: Side) -> int:
 def scheme_extra(batch: MicroBatch, model: Model, side: Side) -> int:
     """Return the bytes that what a scheme adds to a layer keeps.
 
-    What acts on the heads, or before fc2, has a result that is kept besides its input; what acts
-    before the activation has not. A residual says itself how many tensors of n C it keeps.
+    Transforms of the heads and before fc2 have a result that is kept besides their input; a
+    residual declares how many tensors of n C it keeps.
     """
     layer, shape = build_layer(model, side), model.layers[side]
     heads = [attention.head_transform for attention in _attentions(layer)]
@@ -187,9 +182,8 @@ def without_padding(batch: MicroBatch, model: Model, side: Side) -> int:
     """Return the bytes that a layer keeps more at most where a CPU's training takes padding out.
 
     Each attention's output is copied for out_proj (n C), which with padding shares it with a fused
-    kernel. In half precision, where weights are dropped, or where a scheme acts on the heads, that
-    takes the place of a copy that there is anyway. It is done from a share of padding on, of which
-    everything but attention keeps nothing.
+    kernel, unless there is a copy anyway. It is done from a share of padding on, of which all but
+    attention keeps nothing.
     """
     shape, n = model.layers[side], batch.tokens(side)
     shared = batch.element == FP32 and batch.is_fused(shape.attention_dropout)
@@ -205,10 +199,7 @@ def without_padding(batch: MicroBatch, model: Model, side: Side) -> int:
 
 
 def combination(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Return the bytes kept between two layers where a scheme combines outputs (as DLCL).
-
-    The output, which its LayerNorm keeps, and what that gives, which the sum keeps.
-    """
+    """Return the bytes kept between two layers where a scheme combines outputs (as DLCL)."""
     if not model.scheme.combines:
         return 0
     n = batch.tokens(side)
@@ -218,9 +209,8 @@ def combination(batch: MicroBatch, model: Model, side: Side) -> int:
 def layer(batch: MicroBatch, model: Model, side: Side) -> int:
     """Return the bytes that one layer keeps without checkpointing.
 
-    Post-LN or Pre-LN, fused attention, relu and no dropout: an encoder layer keeps 8 n C + n F
-    elements, a decoder layer 12 n C + 2 m C + n F; dropout adds a mask of n C a branch. Statistics
-    of LayerNorm and attention are a few numbers per token.
+    Fused attention, relu and no dropout: an encoder layer keeps 8 n C + n F elements, a decoder
+    layer 12 n C + 2 m C + n F; dropout adds a mask of n C per branch.
     """
     shape = model.layers[side]
     total = feed_forward(batch, shape, side) + scheme_extra(batch, model, side)
@@ -232,20 +222,14 @@ def layer(batch: MicroBatch, model: Model, side: Side) -> int:
 
 
 def segment(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Return the bytes that a segment of layers keeps: all streams of its input, random states.
-
-    --offload-activations keeps the input in host memory.
-    """
+    """Return the bytes that a segment keeps: its input, unless offloaded, and random states."""
     where = 0 if model.checkpointing[side].offload and batch.on_gpu else 1
     width = model.layers[side].embed_dim * model.scheme.streams
     return where * batch.tokens(side) * width * batch.element + RNG_STATE
 
 
 def joining(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Return the bytes kept to make one stream of more than one (as ResiDual): the stack's output.
-
-    LayerNorm takes a part of it, and has statistics of its own.
-    """
+    """Return the bytes kept to make one stream of more than one (as ResiDual)."""
     streams, n = model.scheme.streams, batch.tokens(side)
     if streams == 1:
         return 0
@@ -255,8 +239,8 @@ def joining(batch: MicroBatch, model: Model, side: Side) -> int:
 def outside(batch: MicroBatch, model: Model) -> int:
     """Return the bytes kept outside the layers.
 
-    Each side's dropout on the embeddings, the tokens (int64), the embeddings that the encoder hands
-    on, its output, which every decoder layer reads, and the decoder's, which the projection keeps.
+    Each side's dropout on the embeddings, the tokens (int64), the encoder's embeddings and output,
+    and the decoder's output.
     """
     total = 0
     for side in Side:

@@ -1,6 +1,5 @@
 """Memory of a training update on one device: what is always there, and the peak within an update.
 
-An update is followed as fairseq runs it: forward, loss, backward from the top layer to the bottom.
 Gradients do not exist in the first micro-batch until backward makes them, just as the activations
 go: the peak is at the one end of a run of like layers or at the other.
 """
@@ -19,21 +18,17 @@ from .activations import MicroBatch
 
 GIB: Final = 2**30
 SENTENCE_LENGTH: Final = 32
-"""Subwords of a sentence by default: it decides how much attention costs, and little else."""
-
+"""Subwords of a sentence by default."""
 OVERHEAD_GIB: Final = {"gpu": 1.5, "cpu": 0.5}
-"""What a process holds besides tensors: on a GPU its context, the libraries' workspaces and NCCL's
-buffers; on the CPU Python, torch and fairseq."""
-
+"""Memory of a process besides tensors: on a GPU context, workspaces and NCCL's buffers; on the CPU
+Python, torch and fairseq."""
 FRAGMENTATION: Final = 0.05
 """Share of the tensors' peak that the allocator loses on top."""
-
 LEGACY_BUFFER: Final = 2**28
 """Elements of legacy_ddp's buffer, unless the model is smaller."""
-
 HOST_OBJECTS: Final = 8 * 2**10
-"""Bytes of host memory per parameter tensor besides its numbers: modules, autograd's nodes,
-malloc's rounding. Measured on 50L-50L to 200L-200L of width 8: 5 to 8 KiB. Not on GPUs."""
+"""Bytes of host memory per parameter tensor besides its numbers, on the CPU. Measured on 50L-50L to
+200L-200L of width 8: 5 to 8 KiB."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,13 +36,13 @@ class Memory:
     """Bytes on one device.
 
     Args:
-        weights: as the model computes with them, and the tables of positions
-        masters: the fp32 copy of weights, and of gradients, that fairseq's FP16Optimizer keeps
-        gathered: what a sharded model holds whole while it computes
+        weights: with the tables of positions
+        masters: the fp32 copy of weights and gradients of fairseq's FP16Optimizer
+        gathered: whole tensors of a sharded model while it computes
         gradients: of all weights, at the end of backward
         activations: kept for backward at the end of the forward pass
-        host: modules and other objects, which count where the host's memory is the device's
-        monitor: copies of weights that the monitor holds during the step of a due update
+        host: modules and other objects on the CPU
+        monitor: copies of weights during the step of a due update
         loss: the most that the tables of tokens x vocabulary hold at once
         moments: bytes alive at each moment that may be the peak, by its name
     """
@@ -125,8 +120,7 @@ def needed_gib(peak: int, on_gpu: bool) -> float:
 def optimiser_state(training: Training, parameters: Parameters) -> int:
     """Return the bytes of the optimiser's state, which fairseq holds in fp32 in any precision.
 
-    adam keeps two numbers per parameter. adafactor keeps a number per row and column of every
-    matrix, and one per parameter of the vectors; not counted, as it is less than a thousandth.
+    adafactor's number per row and column is less than a thousandth and is not counted.
     """
     if training.optimizer == "adafactor":
         return parameters.total * FP32 if training.first_moment else 0
@@ -136,9 +130,7 @@ def optimiser_state(training: Training, parameters: Parameters) -> int:
 
 
 def checkpoint_size(training: Training, parameters: Parameters) -> int:
-    """Return the bytes of a checkpoint: weights, the optimiser's state, and the fp32 weights that
-    half precision rounds.
-    """
+    """Return the bytes of a checkpoint: weights, in half precision also in fp32, and state."""
     copies = 1 if training.precision == "fp32" or training.memory_efficient else 2
     return copies * parameters.total * FP32 + optimiser_state(training, parameters)
 
@@ -171,10 +163,9 @@ def _communication(training: Training, parameters: Parameters) -> int:
 def _optimiser_temporary(training: Training, parameters: Parameters) -> int:
     """Return the bytes that a step of the optimiser needs for the tensor that it is at.
 
-    fairseq's optimisers go tensor by tensor in Python; the largest counts, which with the flat fp32
-    copy of --fp16 is the whole model. adam needs its denominator, adafactor two copies of the
-    update; with --memory-efficient-* gradient and weight are brought to fp32 as well. fused_adam
-    needs nothing but these, and brings a bucket of tensors to fp32 at a time.
+    The largest tensor counts, which with the flat fp32 copy of --fp16 is the whole model. adam
+    needs its denominator, adafactor two copies of the update; with --memory-efficient-* gradient
+    and weight are brought to fp32 as well, by fused_adam a bucket of tensors at a time.
     """
     if training.optimizer == "fused_adam":
         bucket = min(parameters.total, BUCKET + parameters.largest)
@@ -192,8 +183,7 @@ def _optimiser_temporary(training: Training, parameters: Parameters) -> int:
 def monitor_copies(model: Model, training: Training, parameters: Parameters) -> int:
     """Return the bytes of the weights that the monitor copies before the step of a due update.
 
-    The layers' parameters for the size of their change, and for the bound the maps of the value
-    path: v_proj, out_proj, fc1 and fc2. Of a sharded model it measures neither.
+    The layers' parameters for the size of their change, the maps of the value path for the bound.
     """
     copied = 0
     if "parameter_update_ratio" in training.monitored:
@@ -212,8 +202,8 @@ def monitor_copies(model: Model, training: Training, parameters: Parameters) -> 
 def unit_length(layer_bytes: int, segment: int, unit_bytes: int) -> int:
     """Return how many layers are gathered together.
 
-    As many as stay within `unit_bytes`, and at least one. In whole segments of activation
-    checkpointing, where these are smaller: layers are computed again a segment at a time.
+    As many as stay within `unit_bytes`, and at least one; in whole segments of activation
+    checkpointing where these are smaller.
     """
     length = max(1, unit_bytes // max(layer_bytes, 1))
     if segment > 1:
@@ -224,9 +214,8 @@ def unit_length(layer_bytes: int, segment: int, unit_bytes: int) -> int:
 def _gathered(model: Model, training: Training, parameters: Parameters) -> int:
     """Return the bytes of gathered parameters and unsplit gradients, at the most.
 
-    The root's unit, embeddings and vocabulary projection, is whole all the time, and its gradient
-    until backward ends; that is counted where gradients are. Of the layers: a unit that computes
-    and the next one, on their way from the buffer that came; the first one's gradient, and what is
+    The root's unit, embeddings and vocabulary projection, is whole all the time. Of the layers: a
+    unit that computes and the next one, with their buffers; the first one's gradient, and what is
     sent of it in fp32, while the one before is still on its way. Without resharding all of them.
     """
     element, unit = training.element, 0
@@ -249,8 +238,8 @@ def _gathered(model: Model, training: Training, parameters: Parameters) -> int:
 def exchanged(training: Training, parameters: Parameters) -> int:
     """Return the bytes that a device receives in an update: (n - 1) / n of what is exchanged.
 
-    Weights come in the type of computation, once for forward and, where they are not kept, again
-    for backward; gradients go in fp32. The root's weights are kept, and count as the others here.
+    Weights come in the type of computation, again for backward if they are resharded; gradients go
+    in fp32.
     """
     n, total = training.devices, parameters.total
     if training.reshard:
@@ -267,10 +256,9 @@ class Walk:
     """Forward and backward of one micro-batch, in bytes.
 
     Attributes:
-        full, segment: bytes that a plain layer and a checkpointed segment of each side keep
-        stacks: bytes that all layers of each side keep
-        kept: bytes kept for backward at the end of the forward pass
-        carried: bytes of gradients of earlier micro-batches, which are there from the start
+        full, segment, stacks: kept by a plain layer, a checkpointed segment, all layers of a side
+        kept: for backward at the end of the forward pass
+        carried: gradients of earlier micro-batches
     """
 
     def __init__(
@@ -342,10 +330,8 @@ class Walk:
     def _stack(self, side: Side, projection: int) -> int:
         """Return the most bytes alive while backward goes down one stack.
 
-        From layer to layer, or segment to segment, activations go and gradients come at a steady
-        rate: the peak is where backward begins or ends with a run of them. The table's gradient
-        from the vocabulary projection waits all the while, also beside that of earlier
-        micro-batches if the embeddings have their part to add.
+        Activations go and gradients come at a steady rate: the peak is where backward begins or
+        ends with a run of layers or segments. The gradient of the vocabulary projection waits.
         """
         model = self.model
         alive = self.kept + projection
@@ -372,7 +358,7 @@ class Walk:
         """Return the bytes that a segment of so many layers adds when it is computed again.
 
         All its activations at first, or gradients of its upper layers and the activations of its
-        lowest at last; nothing for a plain layer (0).
+        lowest at last.
         """
         if not length:
             return 0
@@ -382,9 +368,8 @@ class Walk:
     def _embeddings(self) -> int:
         """Return bytes of the embeddings' gradients, each as large as its table.
 
-        A table that is also the vocabulary projection collects its gradient before it is added to
-        that of earlier micro-batches: the projection's part is there from the start, the target's
-        is added to it in a third tensor, the source's in place.
+        The gradient of a tied table has the projection's part from the start; the target's is added
+        to it in a third tensor, the source's in place.
         """
         model = self.model
         source, target = (
@@ -402,12 +387,10 @@ class Walk:
     def _working(self, side: Side) -> int:
         """Return the bytes that one layer's backward pass adds to what it keeps, at its fullest.
 
-        That is where the activation's gradient is taken, with the hidden units' gradient before and
-        after it (2 n F); the stream's gradient stands where LayerNorm's input was, and dropout's
-        mask has gone. Or it is in the self-attention, after all of the feed-forward branch has
-        gone, if the weights are kept (2 n H L, and gradients of queries, keys and values). The
-        decoder also collects the gradient of the encoder's output (m C). The gradient of the
-        layer's largest weight comes on top (C F).
+        Either at the activation, with the hidden units' gradient before and after it (2 n F), or in
+        the self-attention (2 n H L where weights are kept, and gradients of queries, keys and
+        values), when the feed-forward branch has gone. The decoder also collects the gradient of
+        the encoder's output (m C). The gradient of the largest weight comes on top (C F).
         """
         model, batch = self.model, self.batch
         shape, n = model.layers[side], batch.tokens(side)

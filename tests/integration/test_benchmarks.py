@@ -115,6 +115,6 @@ def test_products_are_the_operations_that_the_plan_counts(benchmarks: Path) -> N
     model = estimates.read_model(args, (500, 500))
     batch = activations.MicroBatch(sentences=4, source=9, target=11, element=4, on_gpu=True)
     flops = estimates.count_flops(model, batch)
-    forward = flops.linear + flops.attention + flops.projection
+    forward = flops["linear"] + flops["attention"] + flops["projection"]
     assert operations(products(shape, 4, 9, 11)) == 3 * forward
     assert operations(products(shape, 4, 9, 11, 36, 40)) < 3 * forward  # four fewer of the target

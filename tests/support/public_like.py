@@ -1,9 +1,7 @@
 """Small models that behave as public code does under the name of DeepNorm, and a right one.
 
-Behaviour alone is rebuilt: constants, where LayerNorm stands, how weights start.
-docs/reports/audit.md says where each was read.
-
-    python -m tests.support.public_like            # the audit of all of them
+Only behaviour is rebuilt: constants, the place of LayerNorm, initial weights.
+docs/reports/audit.md names the sources.
 """
 
 from __future__ import annotations
@@ -15,10 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_deepnet.tools.checking import check
-from fairseq_deepnet.tools.checking.findings import Findings
 from fairseq_deepnet.tools.checking.layouts import Layout
-from tests.support.torchscale_like import EncoderDecoder
 
 WIDTH: Final = 64
 WORDS: Final = 90
@@ -204,40 +199,3 @@ def right(depth: int = DEPTH) -> LlamaLike:
 def inverted_gain(alpha: float, depth: int = DEPTH) -> LlamaLike:
     """The exponent of beta without its sign, and one alpha for all depths."""
     return LlamaLike(depth, value_path((8 * depth) ** 0.25), alpha=alpha)
-
-
-def inverted_constant(depth: int = DEPTH) -> EncoderDecoder:
-    """1.15 for 0.87 in the encoder's beta, on nn.Linear's weights and biases; all Post-LN."""
-    model = EncoderDecoder(depth, depth, plain=True)
-    divisors = ((depth**5) ** (1 / 16) / 1.15, (12 * depth) ** 0.25)
-    with torch.no_grad():
-        for stack, divisor in zip((model.encoder, model.decoder), divisors, strict=True):
-            for name, parameter in stack.layers.named_parameters():
-                if any(role in name for role in ("fc1", "fc2", "out_proj", "v_proj")):
-                    parameter.div_(divisor)
-    return model
-
-
-AUDITS: Final[dict[str, Callable[[], Findings]]] = {
-    "the paper's": lambda: check(right(), {"input_ids": TOKENS}),
-    "lmsdss/LayerNorm-Scaling, NORM_TYPE=deeppost": lambda: check(
-        inverted_gain(64**0.25), {"input_ids": TOKENS}
-    ),
-    "Shiweiliuiiiiiii/MIXLN, NORM_TYPE=deeppost": lambda: check(
-        inverted_gain(2.632), {"input_ids": TOKENS}
-    ),
-    "microsoft/torchscale, deepnorm=True": lambda: check(
-        inverted_constant(), {"src_tokens": TOKENS, "prev_output_tokens": TOKENS}
-    ),
-    "joeynmt/joeynmt, layer_norm=pre with alpha": lambda: check(
-        LlamaLike(DEPTH, value_path((8 * DEPTH) ** -0.25), place="pre", alpha=(2 * DEPTH) ** 0.25),
-        {"input_ids": TOKENS},
-    ),
-    "labmlai/annotated_deep_learning_paper_implementations": lambda: check(
-        AnnotatedLike(DEPTH, on_branch=True), torch.randn(4, 11, WIDTH), layers=AnnotatedLike.NAMES
-    ),
-}
-
-if __name__ == "__main__":
-    for name, audit in AUDITS.items():
-        print(f"== {name}, {DEPTH} layers\n\n{audit()}\n")

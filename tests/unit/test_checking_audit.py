@@ -13,7 +13,6 @@ from fairseq_deepnet.schemes import Side, gains
 from fairseq_deepnet.tools.checking import check
 from fairseq_deepnet.tools.checking.findings import Findings
 from fairseq_deepnet.tools.checking.layouts import linear_at
-from tests.support import public_like
 from tests.support.checks import kinds, sentences
 from tests.support.public_like import (
     DEPTH,
@@ -26,7 +25,6 @@ from tests.support.public_like import (
     right,
     value_path,
 )
-from tests.support.torchscale_like import EncoderDecoder
 
 LLAMA = {"input_ids": TOKENS}
 
@@ -85,24 +83,6 @@ def test_names_of_ones_own_are_told_by_a_mapping() -> None:
     assert fine(check(model, x, layers=AnnotatedLike.NAMES))
     found = check(AnnotatedLike(8, on_branch=True), x, layers=AnnotatedLike.NAMES)
     assert sentences(found) == "decoder self_attn, ffn: LN(x + 2 G(x)), expected LN(2 x + G(x))."
-
-
-def test_every_public_model_that_is_rebuilt_is_off_and_the_papers_is_not() -> None:
-    verdicts = {name: audit().is_fine for name, audit in public_like.AUDITS.items()}
-    assert verdicts == {name: name == "the paper's" for name in verdicts}
-
-
-def test_torchscales_layers_are_those_of_fairseq() -> None:
-    batch = {"src_tokens": TOKENS, "prev_output_tokens": TOKENS}
-    assert fine(check(EncoderDecoder(6, 4), batch, layers="torchscale"))
-    model = EncoderDecoder(6, 4)
-    with torch.no_grad():
-        for name, parameter in model.encoder.layers.named_parameters():
-            if any(role in name for role in ("fc1", "fc2", "out_proj", "v_proj")):
-                parameter.mul_(1.15 / 0.87)
-    found = check(model, batch)
-    assert kinds(found) == {"weights"}
-    assert "encoder self_attn.v_proj, self_attn.out_proj, fc1, fc2: gain 0.67" in sentences(found)
 
 
 class DeepNormTorchLayer(nn.TransformerEncoderLayer):

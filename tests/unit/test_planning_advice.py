@@ -11,7 +11,7 @@ import torch
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.devices import Devices
-from fairseq_deepnet.tools.planning.advice import Advice, advise, device_memory, fit_into
+from fairseq_deepnet.tools.planning.advice import Step, advise, device_memory, fit_into
 from fairseq_deepnet.tools.planning.estimates import Plan, estimate
 
 
@@ -32,20 +32,20 @@ def plan_for(memory_gib: float, gpus: int = 1, **options: configs.Value) -> Plan
     return estimate(config, gpus, memory_gib, (8000, 8000))
 
 
-def advice_for(memory_gib: float, **options: configs.Value) -> Advice:
+def advice_for(memory_gib: float, **options: configs.Value) -> list[Step]:
     return advise(plan_for(memory_gib, **options))
 
 
 def test_smaller_micro_batches_come_first_and_keep_the_global_batch() -> None:
     wanted = plan_for(80)
     smaller = advice_for(wanted.needed_gib - 0.5)
-    assert smaller.last.plan.fits
-    assert smaller.last.options == {"max-tokens": "2048", "update-freq": "8"}
-    assert smaller.last.plan.training.tokens == wanted.training.tokens
+    assert smaller[-1].plan.fits
+    assert smaller[-1].options == {"max-tokens": "2048", "update-freq": "8"}
+    assert smaller[-1].plan.training.tokens == wanted.training.tokens
 
 
 def test_each_step_is_tried_only_where_those_before_do_not_fit() -> None:
-    steps = advice_for(0.5).steps
+    steps = advice_for(0.5)
     assert [step.name for step in steps] == [
         "smaller micro-batches",
         "--checkpoint-activations-every auto",
@@ -56,8 +56,8 @@ def test_each_step_is_tried_only_where_those_before_do_not_fit() -> None:
     for number, step in enumerate(steps):
         # a device just large enough for this step's smallest micro-batch stops at it or before
         advice = advice_for(step.plan.needed_gib * 1.0001)
-        assert advice.last.plan.fits
-        assert len(advice.steps) <= number + 1
+        assert advice[-1].plan.fits
+        assert len(advice) <= number + 1
     assert [step.is_exact for step in steps] == [True, True, False, False, False]
 
 
@@ -70,16 +70,16 @@ def test_each_step_is_tried_only_where_those_before_do_not_fit() -> None:
 def test_the_options_found_fit_when_they_are_applied(
     options: dict[str, configs.Value], room: float
 ) -> None:
-    needed = advice_for(0.5, **options).last.plan.needed_gib
+    needed = advice_for(0.5, **options)[-1].plan.needed_gib
     advice = advice_for(needed * room, **options)
     changes: dict[str, Any] = {
         name.replace("-", "_"): True if value == "true" else value
-        for name, value in advice.last.options.items()
+        for name, value in advice[-1].options.items()
     }
-    planned = plan_for(advice.wanted.memory_gib, **(options | changes))
+    planned = plan_for(needed * room, **(options | changes))
     assert planned.fits
-    assert planned.memory == advice.last.plan.memory
-    assert planned.training == advice.last.plan.training
+    assert planned.memory == advice[-1].plan.memory
+    assert planned.training == advice[-1].plan.training
 
 
 def test_several_devices_that_are_too_small_are_to_split_the_model() -> None:
@@ -89,15 +89,15 @@ def test_several_devices_that_are_too_small_are_to_split_the_model() -> None:
     split = plan_for(80, gpus=8, bf16=True, ddp_backend="fully_sharded")
     assert split.memory.persistent < fixed / 7
     advice = advise(dataclasses.replace(plain, memory_gib=plain.needed_gib * 0.6))
-    assert advice.last.plan.fits
-    assert advice.last.options["ddp-backend"] == "fully_sharded"
-    names = [step.name for step in advice.steps]
+    assert advice[-1].plan.fits
+    assert advice[-1].options["ddp-backend"] == "fully_sharded"
+    names = [step.name for step in advice]
     assert names.index("--ddp-backend fully_sharded --no-reshard-after-forward") > 0
-    assert advice.last.is_exact
+    assert advice[-1].is_exact
 
 
 def test_a_model_that_is_split_already_is_offered_nothing_that_looks_at_whole_matrices() -> None:
-    steps = advise(plan_for(0.1, gpus=4, ddp_backend="fully_sharded")).steps
+    steps = advise(plan_for(0.1, gpus=4, ddp_backend="fully_sharded"))
     assert [step.name for step in steps] == [
         "smaller micro-batches",
         "--checkpoint-activations-every auto",
@@ -132,7 +132,7 @@ def test_the_report_names_parameters_memory_operations_and_time(
     words = ("multi30k_tiny", "--vocabulary", "1000", "--gpus", "8", "--teraflops", "10")
     code, out, _ = run(capsys, *words, "checkpoint-activations=true", "max-update=3600")
     assert code == 0
-    for part in ("recomputed in the encoder", "peak", "seconds per update", "device-hours"):
+    for part in ("recomputed in the encoder", "peak", "seconds per update", "hours"):
         assert part in out
     assert "It fits into 80 GiB, with " in out
 

@@ -93,9 +93,7 @@ def random_batch(model: nn.Module, stacks: Sequence[Stack]) -> dict[str, Tensor]
     sizes = []
     for stack in stacks:
         if stack.table is None:
-            raise ValueError(
-                f"{stack.name} has no embed_tokens: the check cannot make a batch for it"
-            )
+            raise ValueError(f"{stack.name} has no embed_tokens")
         sizes.append(int(stack.table.num_embeddings))
     source = torch.randint(FIRST_WORD, sizes[0], (SENTENCES, SOURCE))
     target = torch.randint(FIRST_WORD, sizes[-1], (SENTENCES, TARGET))
@@ -210,24 +208,11 @@ def run_model(model: nn.Module, stacks: Sequence[Stack], batch: Any, backward: b
     return Pass(streams, normed, bool(torch.isfinite(output).all()), unused, zero)
 
 
-@contextmanager
-def zeros_filled(stacks: Sequence[Stack]) -> Iterator[None]:
-    """Give linear maps that are 0 random weights for a while: 0 hides what follows it."""
-    empty = [linear.weight for stack in stacks for *_, linear in stack.linears()]
-    empty = [weight for weight in empty if not weight.any()]
-    for weight in empty:
-        nn.init.xavier_normal_(weight)
-    try:
-        yield
-    finally:
-        for weight in empty:
-            nn.init.zeros_(weight)
-
-
 def fit_residuals(model: nn.Module, stacks: Sequence[Stack], batch: Any) -> list[list[LayerFit]]:
     """Fit every sublayer of the layers of each stack.
 
-    The model must be in float64 and evaluation mode.
+    The model must be in float64 and evaluation mode. Its linear maps of zeros get random weights:
+    zeros hide what follows them.
 
     Raises:
         ValueError: if the forward pass does not reach a branch.
@@ -237,7 +222,10 @@ def fit_residuals(model: nn.Module, stacks: Sequence[Stack], batch: Any) -> list
     ends = [end for layer in layers for b in layer.branches for end in (b.entry, b.exit)]
     norms = {layer.name: norms_of(layer) for layer in layers}
     watched = [*modules, *ends, *(norm for group in norms.values() for norm in group)]
-    with zeros_filled(stacks), recording(watched, set(modules)) as calls, torch.no_grad():
+    for *_, linear in (each for stack in stacks for each in stack.linears()):
+        if not linear.weight.any():
+            nn.init.xavier_normal_(linear.weight)
+    with recording(watched, set(modules)) as calls, torch.no_grad():
         run_on(model, batch)
     return [[fit_layer(layer, norms[layer.name], calls) for layer in s.layers] for s in stacks]
 

@@ -56,24 +56,6 @@ class Step:
         return self.options.keys() <= EXACT
 
 
-@dataclasses.dataclass(frozen=True)
-class Advice:
-    """The plan as it is wanted, and what was tried, in order; the last step fits if any does."""
-
-    wanted: Plan
-    steps: tuple[Step, ...]
-
-    @property
-    def last(self) -> Step:
-        """The step that fits, or the last resort."""
-        return self.steps[-1]
-
-    @property
-    def least_gib(self) -> float:
-        """The least memory that any step needs."""
-        return min(step.plan.needed_gib for step in self.steps)
-
-
 class Trial(NamedTuple):
     """Options that differ from the plan as it is wanted, and the model and training with them."""
 
@@ -87,8 +69,8 @@ class Trial(NamedTuple):
         return Trial(self.options | options, self.model, training)
 
 
-def advise(plan: Plan) -> Advice:
-    """Look for options that make a plan fit; the plan itself if it does.
+def advise(plan: Plan) -> list[Step]:
+    """Return the steps that were tried to make a plan fit; the last one fits if any does.
 
     For each step the micro-batch is halved, and --update-freq doubled, until it fits, so that the
     global batch stays. More devices are no step.
@@ -102,7 +84,7 @@ def advise(plan: Plan) -> Advice:
         steps.append(Step(name, effect, options, best))
         if best.fits:
             break
-    return Advice(plan, tuple(steps))
+    return steps
 
 
 def _ladder(plan: Plan) -> Iterator[tuple[str, str, Trial]]:
@@ -225,21 +207,16 @@ def fit_into(
             to choose.
     """
     options = config.options | {word.removeprefix("--"): True for word in precision}
-    gpus = devices.total if devices.gpus else 0
+    gpus, device = (devices.total, "a GPU") if devices.gpus else (0, "the CPU")
     sizes, _ = vocabulary_of(config, data)
-    wanted = dataclasses.replace(config, options=options)
-    advice = advise(estimate(wanted, gpus, memory_gib, sizes))
-    device, last = "a GPU" if gpus else "the CPU", advice.last
-    room = f"of {memory_gib:.4g} GiB of {device}"
-    if advice.wanted.fits:
-        return f"memory   {advice.wanted.needed_gib:.1f} {room} (deepnet plan)"
+    wanted = estimate(dataclasses.replace(config, options=options), gpus, memory_gib, sizes)
+    steps = advise(wanted)
+    last = steps[-1]
     if not (last.plan.fits and last.is_exact):
-        least = min(step.plan.needed_gib for step in advice.steps if step.is_exact)
-        other = (
-            f"{as_arguments(last.options)} fits, and changes the training ({last.effect})"
-            if last.plan.fits
-            else f"no option makes it fit ({advice.least_gib:.1f} GiB are the least)"
-        )
+        least = min(step.plan.needed_gib for step in steps if step.is_exact)
+        other = "no option makes it fit"
+        if last.plan.fits:
+            other = f"{as_arguments(last.options)} fits, and changes the training ({last.effect})"
         raise ValueError(
             f"the training needs {least:.1f} GiB, and {device} has {memory_gib:.4g}; {other}; take"
             " GPUs with more memory or a smaller model; MEMORY= starts it all the same"
@@ -249,7 +226,7 @@ def fit_into(
         changes.pop("update-freq", None)  # follows from the batch and the devices
     pairs = (configs.parse_override(f"{name}={value}") for name, value in changes.items())
     configs.override(config, dict(pairs), "deepnet plan")
-    return (
-        f"memory   {last.plan.needed_gib:.1f} {room} with {as_arguments(changes)}; without"
-        f" {advice.wanted.needed_gib:.1f} (deepnet plan)"
-    )
+    line = f"memory   {last.plan.needed_gib:.1f} of {memory_gib:.4g} GiB of {device}"
+    if changes:
+        line += f" with {as_arguments(changes)}; without {wanted.needed_gib:.1f}"
+    return f"{line} (deepnet plan)"

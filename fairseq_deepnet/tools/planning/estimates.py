@@ -51,38 +51,12 @@ KERNEL_SECONDS: Final = 8e-6
 """Time to start a kernel from Python: assumed. Deep, narrow stacks on fast GPUs are bound by it."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Flops:
-    """Operations, all forward, of one micro-batch on one device.
+def count_flops(model: Model, batch: MicroBatch) -> dict[str, float]:
+    """Return the operations of one micro-batch on one device: the parts, all forward but for
+    `backward` and `recomputation`, and their `total`.
 
-    Args:
-        attention: Q K^T and weights x V, of whole sentences (kernels skip the masked half of the
-            decoder's at best)
-        fused: True if attention's backward computes Q K^T again
-        recomputation: layers that backward computes again
-    """
-
-    linear: int
-    attention: int
-    projection: int
-    fused: bool
-    recomputation: int
-
-    @property
-    def backward(self) -> float:
-        """Twice the forward pass; a fused attention has five products for two."""
-        return 2 * (self.linear + self.projection) + (2.5 if self.fused else 2) * self.attention
-
-    @property
-    def total(self) -> float:
-        """Forward, backward and recomputation."""
-        return self.linear + self.attention + self.projection + self.backward + self.recomputation
-
-
-def count_flops(model: Model, batch: MicroBatch) -> Flops:
-    """Count the operations of one micro-batch.
-
-    A linear map from a to b channels costs 2 a b per token; attention 4 C per query and key.
+    A linear map from a to b channels costs 2 a b per token; attention 4 C per query and key, Q K^T
+    and weights x V of whole sentences (kernels skip the masked half of the decoder's at best).
     """
     linear = attention = again = 0
     for side in Side:
@@ -101,8 +75,12 @@ def count_flops(model: Model, batch: MicroBatch) -> Flops:
     projection = 2 * n * model.output_dim * model.vocabulary[1]
     if model.output_dim != width:
         projection += 2 * n * width * model.output_dim
+    # twice the forward pass; a fused attention computes Q K^T again, five products for two
     fused = batch.is_fused(model.layers[Side.ENCODER].attention_dropout)
-    return Flops(linear, attention, projection, fused, again)
+    backward = 2 * (linear + projection) + (2.5 if fused else 2) * attention
+    parts: dict[str, float] = {"linear": linear, "attention": attention, "projection": projection}
+    parts |= {"backward": backward, "recomputation": again}
+    return parts | {"total": sum(parts.values())}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +100,7 @@ class Plan:
     training: Training
     counts: Parameters
     memory: Memory
-    flops: Flops
+    flops: dict[str, float]
     memory_gib: float
     length: int
     teraflops: float | None
@@ -131,7 +109,7 @@ class Plan:
     @property
     def flops_per_update(self) -> float:
         """Operations of an update on all devices."""
-        return self.flops.total * self.training.update_freq * self.training.devices
+        return self.flops["total"] * self.training.update_freq * self.training.devices
 
     @property
     def seconds_per_update(self) -> float | None:
@@ -144,7 +122,7 @@ class Plan:
         if self.teraflops is None:
             return None
         model, training = self.model, self.training
-        computing = self.flops.total / (self.teraflops * 1e12 * self.utilisation)
+        computing = self.flops["total"] / (self.teraflops * 1e12 * self.utilisation)
         kernels = 0
         for side, (forward, backward) in KERNELS.items():
             kernels += model.depths.of(side) * (forward + backward)
@@ -158,12 +136,7 @@ class Plan:
     def hours(self) -> float | None:
         """Estimated time of --max-update updates; None where that is not set."""
         updates, seconds = self.training.max_update, self.seconds_per_update
-        return None if updates is None or seconds is None else updates * seconds / 3600
-
-    @property
-    def gpu_hours(self) -> float | None:
-        """Hours x devices."""
-        return None if self.hours is None else self.hours * self.training.devices
+        return updates * seconds / 3600 if updates and seconds else None
 
     @property
     def needed_gib(self) -> float:
@@ -261,11 +234,6 @@ def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
         raise ValueError(
             f"--share-all-embeddings needs one vocabulary, not {vocabulary[0]:,} and"
             f" {vocabulary[1]:,}; give a single --vocabulary"
-        )
-    if share_all and cfg.encoder.embed_dim != cfg.decoder.embed_dim:
-        raise ValueError(
-            f"--share-all-embeddings needs equal widths, not --encoder-embed-dim"
-            f" {cfg.encoder.embed_dim} and --decoder-embed-dim {cfg.decoder.embed_dim}"
         )
     scheme = scheme_in(args)
     if scheme is None:

@@ -19,7 +19,7 @@ from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.devices import DEVICE_GIB, machine_gib
 
 if TYPE_CHECKING:
-    from fairseq_deepnet.tools.planning.advice import Advice
+    from fairseq_deepnet.tools.planning.advice import Step
     from fairseq_deepnet.tools.planning.estimates import Plan
 
 ARCH_DEFAULTS: Final = ("max-tokens=4096", "share-all-embeddings=true")
@@ -65,12 +65,13 @@ def run(args: argparse.Namespace) -> int:
     if memory is None:
         memory = DEVICE_GIB if args.gpus else machine_gib()
     speed = (args.teraflops, args.length, args.utilisation)
-    advice = advise(estimate(config, args.gpus, memory, sizes, *speed))
+    plan = estimate(config, args.gpus, memory, sizes, *speed)
+    steps = advise(plan)
     if args.json:
-        print(json.dumps(as_json(advice), indent=2))
+        print(json.dumps(as_json(plan, steps), indent=2))
     else:
-        print(as_text(advice, [*notes, f"vocabulary: {where}"]))
-    return 0 if advice.last.plan.fits else 1
+        print(as_text(plan, steps, [*notes, f"vocabulary: {where}"]))
+    return 0 if steps[-1].plan.fits else 1
 
 
 def read_config(args: argparse.Namespace) -> tuple[configs.Config, list[str]]:
@@ -110,9 +111,9 @@ def read_vocabulary(
     return estimates.vocabulary_of(config, None if usual is None else ROOT / str(usual))
 
 
-def as_text(advice: Advice, assumptions: list[str]) -> str:
+def as_text(plan: Plan, steps: list[Step], assumptions: list[str]) -> str:
     """Return the report: what is needed in one table, what makes it fit, and assumptions."""
-    plan, training = advice.wanted, advice.wanted.training
+    training = plan.training
     batch = f"{training.max_tokens:,} x update-freq {training.update_freq} x {training.devices}"
     rows = [("", "parameters", "")]
     for name in ("embeddings", "projection", "encoder", "decoder", "total"):
@@ -130,28 +131,35 @@ def as_text(advice: Advice, assumptions: list[str]) -> str:
     rows.append(("", "TFLOP", f"{training.tokens:,} tokens per side = {batch}"))
     times = training.update_freq * training.devices / 1e12
     for name in ("linear", "attention", "projection", "backward", "recomputation", "total"):
-        if number := getattr(plan.flops, name):
-            rows.append((name, f"{number * times:,.3f}", ""))
+        if plan.flops[name]:
+            rows.append((name, f"{plan.flops[name] * times:,.3f}", ""))
     if plan.seconds_per_update is not None:
         speed = f"{100 * plan.utilisation:.0f} % of {plan.teraflops:.4g} TFLOP/s per device"
         rows.append(("seconds per update", f"{plan.seconds_per_update:,.2f}", speed))
     if plan.hours is not None:
-        rows.append(("hours", f"{plan.hours:,.2f}", f"{training.max_update:,} updates"))
-        rows.append(("device-hours", f"{plan.gpu_hours:,.2f}", ""))
+        rows.append(
+            (
+                "hours",
+                f"{plan.hours:,.2f}",
+                f"{training.max_update:,} updates on {training.devices}",
+            )
+        )
     sides = ("left", "right", "left")
     table = tabulate(rows, tablefmt="plain", colalign=sides, disable_numparse=True)
     notes = "\n".join(["Assumed", *(f"  {note}" for note in [*assumptions, *_notes(plan)])])
-    return "\n\n".join([f"{plan.model.arch}, {plan.model.scheme}", table, _verdict(advice), notes])
+    return "\n\n".join(
+        [f"{plan.model.arch}, {plan.model.scheme}", table, _verdict(plan, steps), notes]
+    )
 
 
-def _verdict(advice: Advice) -> str:
+def _verdict(plan: Plan, steps: list[Step]) -> str:
     from fairseq_deepnet.tools.planning.advice import as_arguments
 
-    plan, last, memory = advice.wanted, advice.last, f"{advice.wanted.memory_gib:.4g} GiB"
+    last, memory = steps[-1], f"{plan.memory_gib:.4g} GiB"
     if plan.fits:
         return f"It fits into {memory}, with {plan.memory_gib - plan.needed_gib:.1f} GiB to spare."
     lines = [f"It does not fit into {memory}. Tried, each on top of those before:"]
-    for step in advice.steps:
+    for step in steps:
         batch = f"{step.plan.training.max_tokens:,} x {step.plan.training.update_freq}"
         lines.append(f"  {step.plan.needed_gib:.1f} GiB: {step.name}, {batch} ({step.effect})")
     if last.plan.fits:
@@ -160,8 +168,8 @@ def _verdict(advice: Advice) -> str:
         lines.append(f"  as key=value: {' '.join(words)}")
     else:
         lines.append(
-            f"Nothing makes it fit: {advice.least_gib:.1f} GiB per device are the least. Try more"
-            " devices (--gpus), which can share the model, more memory or a smaller model."
+            "Nothing makes it fit. Try more devices (--gpus), which can share the model, more memory"
+            " or a smaller model."
         )
     return "\n".join(lines)
 
@@ -190,10 +198,10 @@ def _notes(plan: Plan) -> list[str]:
     return notes
 
 
-def as_json(advice: Advice) -> dict[str, Any]:
+def as_json(plan: Plan, steps: list[Step]) -> dict[str, Any]:
     """Return the same for programs: bytes, operations, seconds (None without --teraflops)."""
-    plan, last = advice.wanted, advice.last
-    times = ("teraflops", "utilisation", "seconds_per_update", "hours", "gpu_hours")
+    last = steps[-1]
+    times = ("teraflops", "utilisation", "seconds_per_update", "hours")
     counts = dataclasses.asdict(plan.counts)
     counts["layer"] = {side.value: number for side, number in plan.counts.layer.items()}
     return {
@@ -215,7 +223,7 @@ def as_json(advice: Advice) -> dict[str, Any]:
             "fits": last.plan.fits,
             "options": last.options,
             "needed_gib": last.plan.needed_gib,
-            "least_gib": advice.least_gib,
+            "least_gib": min(step.plan.needed_gib for step in steps),
             "tried": [
                 {
                     "step": step.name,
@@ -224,7 +232,7 @@ def as_json(advice: Advice) -> dict[str, Any]:
                     "needed_gib": step.plan.needed_gib,
                     "fits": step.plan.fits,
                 }
-                for step in advice.steps
+                for step in steps
             ],
         },
     }
