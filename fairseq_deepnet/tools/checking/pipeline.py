@@ -288,11 +288,7 @@ def check_residuals(
     ]
     if beside:
         where = f"{stack.side.value} {layer_numbers(beside)}"
-        streams = layers[0].output.size(1) // width
-        texts = "another sum", "the sum of all branches"
-        if streams != scheme.streams:
-            texts = counted(streams - 1, "tensor"), counted(scheme.streams - 1, "tensor")
-        faults.append(Fault("inputs", f"{where} beside x", *texts))
+        faults.append(Fault("inputs", f"{where} beside x", "other streams", scheme.name))
     return faults
 
 

@@ -167,10 +167,7 @@ def _verdict(plan: Plan, steps: list[Step]) -> str:
         lines.append(f"It fits with: {as_arguments(last.options)}")
         lines.append(f"  as key=value: {' '.join(words)}")
     else:
-        lines.append(
-            "Nothing makes it fit. Try more devices (--gpus), which can share the model, more memory"
-            " or a smaller model."
-        )
+        lines.append("Nothing makes it fit: try more devices, more memory or a smaller model.")
     return "\n".join(lines)
 
 
