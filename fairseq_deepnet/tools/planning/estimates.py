@@ -107,11 +107,6 @@ class Plan:
     utilisation: float
 
     @property
-    def flops_per_update(self) -> float:
-        """Operations of an update on all devices."""
-        return self.flops["total"] * self.training.update_freq * self.training.devices
-
-    @property
     def seconds_per_update(self) -> float | None:
         """Estimated time of an update; devices work side by side, communication is hidden.
 

@@ -113,43 +113,24 @@ def read_vocabulary(
 
 def as_text(plan: Plan, steps: list[Step], assumptions: list[str]) -> str:
     """Return the report: what is needed in one table, what makes it fit, and assumptions."""
-    training = plan.training
+    training, content, rows = plan.training, as_json(plan, steps), []
+    units = {"parameters": (1, ",.0f"), "memory_bytes": (GIB, ",.2f"), "flops": (1e12, ",.3f")}
+    heads = {"parameters": "parameters", "memory_bytes": "GiB", "flops": "TFLOP per update"}
+    for section, (unit, form) in units.items():
+        rows.append(("", heads[section]))
+        for name, value in content[section].items():
+            if value and isinstance(value, int | float) and name not in ("largest", "tensors"):
+                rows.append((name, f"{value / unit:{form}}"))
+    table = tabulate(rows, tablefmt="plain", colalign=("left", "right"), disable_numparse=True)
     batch = f"{training.max_tokens:,} x update-freq {training.update_freq} x {training.devices}"
-    rows = [("", "parameters", "")]
-    for name in ("embeddings", "projection", "encoder", "decoder", "total"):
-        rows.append((name, f"{getattr(plan.counts, name):,}", ""))
-    rows.append(("", "GiB", ""))
-    for name, size in dataclasses.asdict(plan.memory).items():
-        if name != "moments" and size:
-            rows.append((name, f"{size / GIB:.2f}", ""))
-    for side, layers in ((side, plan.model.recomputed(side)) for side in plan.model.layers):
-        if layers:
-            every = plan.model.checkpointing[side].every
-            rows.append((f"recomputed in the {side.value}", str(layers), f"segments of {every}"))
-    rows.append(("peak", f"{plan.memory.peak / GIB:.2f}", plan.memory.peak_moment))
-    rows.append(("needed", f"{plan.needed_gib:.2f}", "with allocator and process"))
-    rows.append(("", "TFLOP", f"{training.tokens:,} tokens per side = {batch}"))
-    times = training.update_freq * training.devices / 1e12
-    for name in ("linear", "attention", "projection", "backward", "recomputation", "total"):
-        if plan.flops[name]:
-            rows.append((name, f"{plan.flops[name] * times:,.3f}", ""))
+    facts = [f"{plan.model.arch}, {plan.model.scheme}"]
+    facts.append(f"{training.tokens:,} tokens per side and update = {batch}")
     if plan.seconds_per_update is not None:
-        speed = f"{100 * plan.utilisation:.0f} % of {plan.teraflops:.4g} TFLOP/s per device"
-        rows.append(("seconds per update", f"{plan.seconds_per_update:,.2f}", speed))
+        facts.append(f"{plan.seconds_per_update:,.2f} seconds per update")
     if plan.hours is not None:
-        rows.append(
-            (
-                "hours",
-                f"{plan.hours:,.2f}",
-                f"{training.max_update:,} updates on {training.devices}",
-            )
-        )
-    sides = ("left", "right", "left")
-    table = tabulate(rows, tablefmt="plain", colalign=sides, disable_numparse=True)
+        facts.append(f"{plan.hours:,.2f} hours for {training.max_update:,} updates")
     notes = "\n".join(["Assumed", *(f"  {note}" for note in [*assumptions, *_notes(plan)])])
-    return "\n\n".join(
-        [f"{plan.model.arch}, {plan.model.scheme}", table, _verdict(plan, steps), notes]
-    )
+    return "\n\n".join(["\n".join(facts), table, _verdict(plan, steps), notes])
 
 
 def _verdict(plan: Plan, steps: list[Step]) -> str:
@@ -157,7 +138,7 @@ def _verdict(plan: Plan, steps: list[Step]) -> str:
 
     last, memory = steps[-1], f"{plan.memory_gib:.4g} GiB"
     if plan.fits:
-        return f"It fits into {memory}, with {plan.memory_gib - plan.needed_gib:.1f} GiB to spare."
+        return f"It fits into {memory}: {plan.needed_gib:.2f} GiB, with allocator and process."
     lines = [f"It does not fit into {memory}. Tried, each on top of those before:"]
     for step in steps:
         batch = f"{step.plan.training.max_tokens:,} x {step.plan.training.update_freq}"
@@ -197,7 +178,7 @@ def _notes(plan: Plan) -> list[str]:
 
 def as_json(plan: Plan, steps: list[Step]) -> dict[str, Any]:
     """Return the same for programs: bytes, operations, seconds (None without --teraflops)."""
-    last = steps[-1]
+    last, passes = steps[-1], plan.training.update_freq * plan.training.devices
     times = ("teraflops", "utilisation", "seconds_per_update", "hours")
     counts = dataclasses.asdict(plan.counts)
     counts["layer"] = {side.value: number for side, number in plan.counts.layer.items()}
@@ -210,11 +191,12 @@ def as_json(plan: Plan, steps: list[Step]) -> dict[str, Any]:
         "training": dataclasses.asdict(plan.training),
         "memory_bytes": dataclasses.asdict(plan.memory) | {"peak": plan.memory.peak},
         "recomputed_layers": {s.value: plan.model.recomputed(s) for s in plan.model.layers},
+        "flops": {name: number * passes for name, number in plan.flops.items()},
         "peak_gib": plan.memory.peak / GIB,
         "needed_gib": plan.needed_gib,
         "memory_gib": plan.memory_gib,
         "fits": plan.fits,
-        "flops_per_update": plan.flops_per_update,
+        "flops_per_update": plan.flops["total"] * passes,
         **{name: getattr(plan, name) for name in times},
         "advice": {
             "fits": last.plan.fits,
