@@ -13,8 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_deepnet.tools.checking.layouts import Layout
-
 WIDTH: Final = 64
 WORDS: Final = 90
 Gain = Callable[[str], float]
@@ -123,68 +121,7 @@ def draw(module: nn.Module, gain: Gain) -> None:
 
 def value_path(gain: float) -> Gain:
     """Gain 1 of queries and keys, `gain` of all other maps."""
-    return lambda name: 1.0 if name in ("q_proj", "k_proj", "query", "key") else gain
-
-
-class AnnotatedAttention(nn.Module):
-    """One head whose maps are called query, key, value and output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        for name in ("query", "key", "value", "output"):
-            setattr(self, name, nn.Linear(WIDTH, WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        heads = F.scaled_dot_product_attention(self.query(x), self.key(x), self.value(x))
-        found: Tensor = self.output(heads)
-        return found
-
-
-class AnnotatedLayer(nn.Module):
-    """LN(x + alpha G(x)), or LN(alpha x + G(x))."""
-
-    def __init__(self, alpha: float, on_branch: bool) -> None:
-        super().__init__()
-        self.alpha, self.on_branch = alpha, on_branch
-        self.attention, self.first_norm = AnnotatedAttention(), nn.LayerNorm(WIDTH)
-        self.layer1, self.layer2 = nn.Linear(WIDTH, 96), nn.Linear(96, WIDTH)
-        self.second_norm = nn.LayerNorm(WIDTH)
-
-    def join(self, x: Tensor, branch: Tensor) -> Tensor:
-        return x + self.alpha * branch if self.on_branch else self.alpha * x + branch
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first_norm(self.join(x, self.attention(x)))
-        found: Tensor = self.second_norm(self.join(x, self.layer2(F.relu(self.layer1(x)))))
-        return found
-
-
-class AnnotatedLike(nn.Module):
-    """An encoder with names of its own, which `NAMES` tells."""
-
-    NAMES: Final[Layout] = {
-        "self_attn": {
-            "branch": "attention",
-            **{
-                f"{role}_proj": f"attention.{name}"
-                for role, name in zip("qkv", ("query", "key", "value"), strict=True)
-            },
-            "out_proj": "attention.output",
-        },
-        "ffn": {"fc1": "layer1", "fc2": "layer2"},
-    }
-
-    def __init__(self, depth: int, on_branch: bool) -> None:
-        super().__init__()
-        torch.manual_seed(7)
-        blocks = [AnnotatedLayer((2 * depth) ** 0.25, on_branch) for _ in range(depth)]
-        self.blocks = nn.ModuleList(blocks)
-        draw(self.blocks, value_path((8 * depth) ** -0.25))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = block(x)
-        return x
+    return lambda name: 1.0 if name in ("q_proj", "k_proj") else gain
 
 
 TOKENS: Final = torch.arange(44).reshape(4, 11)

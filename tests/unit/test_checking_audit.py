@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from fairseq_deepnet.schemes import Side, gains
 from fairseq_deepnet.tools.checking import check
 from fairseq_deepnet.tools.checking.findings import Findings
-from fairseq_deepnet.tools.checking.layouts import linear_at
+from fairseq_deepnet.tools.checking.layouts import STYLES, linear_at
 from tests.support.checks import kinds, sentences
 from tests.support.public_like import (
     DEPTH,
     TOKENS,
     WIDTH,
-    AnnotatedLike,
     LlamaLike,
     draw,
     inverted_gain,
@@ -75,14 +74,14 @@ def test_pre_ln_is_told_from_post_ln_whatever_the_norms_are_called() -> None:
     )
 
 
-def test_names_of_ones_own_are_told_by_a_mapping() -> None:
-    x = torch.randn(4, 11, WIDTH)
-    model = AnnotatedLike(8, on_branch=False)
-    with pytest.raises(ValueError, match=r"AnnotatedLike has no list of layers .* layers="):
-        check(model, x)
-    assert fine(check(model, x, layers=AnnotatedLike.NAMES))
-    found = check(AnnotatedLike(8, on_branch=True), x, layers=AnnotatedLike.NAMES)
-    assert sentences(found) == "decoder self_attn, ffn: LN(x + 2 G(x)), expected LN(2 x + G(x))."
+def test_other_names_are_given_by_a_mapping() -> None:
+    with pytest.raises(ValueError, match=r"Linear has no list of layers .* layers="):
+        check(nn.Linear(2, 2), torch.randn(1, 2))
+    layout = {name: dict(parts) for name, parts in STYLES["llama"].items()}
+    assert fine(check(right(), LLAMA, layers=layout))
+    layout["ffn"]["fc2"] = "mlp.nothing"
+    with pytest.raises(ValueError, match="with the names of this style"):
+        check(right(), LLAMA, layers=layout)
 
 
 class DeepNormTorchLayer(nn.TransformerEncoderLayer):

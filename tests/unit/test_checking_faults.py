@@ -198,22 +198,6 @@ def test_one_wrong_layer_is_named() -> None:
     assert "encoder fc2 in layer 4: gain" in text
 
 
-def test_alphas_for_one_depth_of_both_sides() -> None:
-    text = faults(
-        stock_layers_with(
-            model_of(),
-            {
-                "encoder": scaled_residual(gains(N, N)[Side.ENCODER].alpha),
-                "decoder": scaled_residual(DECODER.alpha),
-            },
-        ),
-        {"residual"},
-        claim="deepnorm",
-    )
-    alpha = gains(N, N)[Side.ENCODER].alpha
-    assert f"encoder self_attn, ffn: LN({alpha:.4g} x + G(x))" in text
-
-
 def test_a_parameter_that_the_forward_pass_never_touches() -> None:
     model = model_of()
     model.decoder.spare = nn.Parameter(torch.randn(3))

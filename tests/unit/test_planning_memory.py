@@ -1,6 +1,7 @@
 """Memory of a plan: activations against saved-tensor hooks, states against fairseq's optimisers."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fairseq_deepnet.modules import (
     EncoderLayer,
     Unpadded,
     positions,
+    run_layers,
 )
 from fairseq_deepnet.monitoring.instruments import INSTRUMENTS, Subject
 from fairseq_deepnet.monitoring.probe import Origin
@@ -29,10 +31,26 @@ SENTENCES, SOURCE, TARGET = 5, 7, 9
 BATCH = MicroBatch(SENTENCES, SOURCE, TARGET, element=4, on_gpu=False)
 
 
+def saved(run: Callable[[], Any], *apart: Tensor) -> int:
+    """Bytes of storages that autograd keeps of a run, those of some tensors apart."""
+    known = {tensor.untyped_storage().data_ptr() for tensor in apart}
+    kept: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage().data_ptr()
+        if place not in known:
+            kept[place] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        run()
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
 def saved_bytes(
     model: footprint.Model, side: Side, checkpoint: bool = False, batch: Unpadded | None = None
 ) -> int:
-    """Bytes of storages that autograd keeps for one layer, its weights and its source apart."""
+    """Bytes that autograd keeps for one layer, its weights and its source apart."""
     layer_class = EncoderLayer if side is Side.ENCODER else DecoderLayer
     shape = model.layers[side]
     layer: nn.Module = layer_class(shape, model.scheme, Place(side, 0))
@@ -42,22 +60,32 @@ def saved_bytes(
     source = torch.randn(SENTENCES, SOURCE, shape.source_dim, requires_grad=True)
     mask = torch.ones(SENTENCES, 1, 1, SOURCE, dtype=torch.bool)
     mask[0, ..., 0] = False
-    apart = {t.untyped_storage().data_ptr() for t in (*layer.parameters(), source)}
-    kept: dict[int, tuple[int, Tensor]] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in apart:
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
-        return tensor
-
     run = ActivationCheckpointing(every=int(checkpoint))
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+
+    def forward(h: Tensor) -> Any:
         if side is Side.ENCODER:
-            run(lambda h: layer(h, mask), x)
-        else:
-            run(lambda h: layer(h, source, None, mask, True, batch=batch), x)
-    return sum(size for size, _ in kept.values())
+            return layer(h, mask)
+        return layer(h, source, None, mask, True, batch=batch)
+
+    return saved(lambda: run(forward, x), source, *layer.parameters())
+
+
+@pytest.mark.parametrize("every", [0, 1, 2, 3, 5])
+def test_a_stack_keeps_what_the_estimate_counts(every: int) -> None:
+    model = plan_of(encoder_layers=5, dropout=0.1, checkpoint_every=str(every or 1))
+    if not every:
+        model = plan_of(encoder_layers=5, dropout=0.1)
+    shape = model.layers[Side.ENCODER]
+    layers = [EncoderLayer(shape, model.scheme, Place(Side.ENCODER, n)) for n in range(5)]
+    mask = torch.ones(SENTENCES, 1, 1, SOURCE, dtype=torch.bool)
+    mask[0, ..., 0] = False
+    x = torch.randn(SENTENCES, SOURCE, shape.embed_dim, requires_grad=True)
+    kept = ActivationCheckpointing(every)
+    weights = [parameter for layer in layers for parameter in layer.parameters()]
+    found = saved(lambda: run_layers(layers, x, lambda layer, h: layer(h, mask), kept), *weights)
+    walk = memory.Walk(model, TRAINING, footprint.count(model), BATCH)
+    states = -(-5 // every) * activations.RNG_STATE if every else 0
+    assert walk.stacks[Side.ENCODER] - states == found
 
 
 @pytest.mark.parametrize("side", Side)
@@ -112,16 +140,8 @@ def test_what_makes_one_of_two_streams_keeps_both() -> None:
     model = plan_of(residual_scheme="resi-dual")
     join = model.scheme.build_output_transform(Side.ENCODER, c)
     assert join is not None
-    kept: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    apart = {t.untyped_storage().data_ptr() for t in join.parameters()}
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        join(torch.randn(1, n, 2 * c, requires_grad=True))
-    found = sum(size for place, size in kept.items() if place not in apart)
+    x = torch.randn(1, n, 2 * c, requires_grad=True)
+    found = saved(lambda: join(x), *join.parameters())
     assert activations.joining(BATCH, model, Side.ENCODER) == found == 4 * (2 * n * c + 2 * n)
     assert activations.joining(BATCH, plan_of(), Side.ENCODER) == 0
     plain = activations.segment(BATCH, plan_of(), Side.ENCODER) - activations.RNG_STATE
@@ -137,21 +157,13 @@ def test_what_a_combination_keeps_is_counted_between_the_layers() -> None:
     assert activations.combination(BATCH, plan_of(), Side.DECODER) == 0
     combination = model.scheme.build_combination(Side.DECODER, c)
     assert combination is not None
-    output = torch.randn(1, n, c, requires_grad=True)
-    kept: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    apart = {t.untyped_storage().data_ptr() for t in combination.parameters()}
-    embedding = torch.randn(1, n, c)
-    apart.add(embedding.untyped_storage().data_ptr())
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        combination([embedding, combination.keep(output, 1)])
-    assert sum(size for place, size in kept.items() if place not in apart) == 4 * (
-        2 * n * c + 2 * n
+    output, embedding = torch.randn(1, n, c, requires_grad=True), torch.randn(1, n, c)
+    found = saved(
+        lambda: combination([embedding, combination.keep(output, 1)]),
+        embedding,
+        *combination.parameters(),
     )
+    assert found == 4 * (2 * n * c + 2 * n)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
