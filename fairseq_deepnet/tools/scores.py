@@ -38,11 +38,11 @@ class Score:
     """A score as `deepnet evaluate` or `deepnet perplexity` wrote it.
 
     Args:
-        file: relative to the run folder; a folder where many directions were scored.
+        file: relative to the run folder; a folder for many directions.
         values: METRICS and bleu_tokenised; of many directions x-en, en-x, average, zero-shot; of a
             language model perplexity, word_perplexity.
-        signatures: metric -> signature, all that occur.
-        facts: lines, beam, lenpen, updates, averaged, ... as recorded.
+        signatures: metric -> signature.
+        facts: the record.
     """
 
     file: str

@@ -111,7 +111,7 @@ def test_a_masked_model_is_validated_and_no_perplexity_of_words_is_claimed(
     (call,) = fake_bin.calls("fairseq-validate")
     assert (option(call, "--task"), option(call, "--valid-subset")) == ("masked_lm", "test")
     assert (option(call, "--max-tokens"), call[-2:]) == ("99", ["--seed", "7"])
-    assert command.stdout.startswith("perplexity 16.00 per masked subword (4.000 bits), 15 %")
+    assert command.stdout.startswith("perplexity 16.00 per masked (15 %) subword (4.000 bits)")
     assert "per word" not in command.stdout
 
 
@@ -121,8 +121,8 @@ SHORT = "Evaluated 29 tokens in 1s\nLoss (base 2): 3.0000, Perplexity: 8.00\n"
 @pytest.mark.parametrize(
     ("task", "words", "printed", "message"),
     [
-        ("translation", [], "", "which has no perplexity of text; score translations"),
-        ("language_modeling", ["--split=dev"], "", "called dev; choose one of test"),
+        ("translation", [], "", "which has no perplexity of text; run deepnet evaluate"),
+        ("language_modeling", ["--split=dev"], "", "no dev of one language, but test"),
         ("language_modeling", [], "nothing", "fairseq-eval-lm ended with status 0: nothing"),
         ("language_modeling", [], SHORT, "read 29 of 30 tokens of test: it leaves out lines"),
     ],

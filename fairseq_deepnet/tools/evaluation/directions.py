@@ -41,10 +41,6 @@ ENGLISH: Final = "en"
 SHARES: Final = ("off_target", "off_target_floor")
 """Share of lines in another language than the target's, 0 to 1; and the same of the reference,
 which is the identifier's error."""
-_SHARES_OF_WORK: Final = 8
-"""Parts of a direction for each process, so that none waits long for the last."""
-_FEWEST: Final = 16
-"""Lines of a part."""
 _TEXTS: Final = ("source", "reference", "tokens", "bin", "idx")
 """Keys of a request for the digests of a job's files."""
 _SEARCH: Final = ("split", "beam", "lenpen", "engine", "quantization", "averaged", "updates")
@@ -61,7 +57,7 @@ class Job:
 
     Args:
         record: JSON to be written; the translations are beside it.
-        folder: the model's data folder; one of Moses tokens is translated as it was binarised.
+        folder: the model's data; text of Moses tokens is translated as it was binarised.
         request: all that decides the score, besides the texts and the tokenizer.
     """
 
@@ -90,9 +86,9 @@ class Job:
 
     def is_done(self) -> bool:
         """Return True if this very score is recorded, and its hypotheses exist."""
-        if not (self.record.is_file() and self.record.with_suffix(".txt").is_file()):
-            return False
-        return record_of(self.record, self.wanted(), "remove it to score again") is not None
+        has_text = self.record.with_suffix(".txt").is_file()
+        remedy = "remove it to score again"
+        return has_text and record_of(self.record, self.wanted(), remedy) is not None
 
     def lines(self) -> list[str]:
         """Return the input of an engine: text, or subwords of Moses tokens.
@@ -104,8 +100,7 @@ class Job:
         references = sum(1 for _ in read_lines(self.reference))
         if len(lines) != references:
             raise ValueError(
-                f"{self.source} has {len(lines):,} lines and {self.reference} {references:,}:"
-                " both must be translations line by line; create the data folder again"
+                f"{self.source} has {len(lines):,} lines and {self.reference} {references:,}"
             )
         return lines
 
@@ -185,8 +180,8 @@ def finish(job: Job, facts: dict[str, Any], translated: Translated) -> dict[str,
 
 def parts_of(lines: Sequence[str], processes: int, threads: int) -> Iterator[list[int]]:
     """Yield the numbers of the lines of each part: the longest lines first, alike together."""
-    share = math.ceil(len(lines) / (_SHARES_OF_WORK * processes))
-    size = min(WINDOW * threads, max(_FEWEST, share))
+    # eight parts for each process, so that none waits long for the last
+    size = min(WINDOW * threads, max(16, math.ceil(len(lines) / (8 * processes))))
     order = sorted(range(len(lines)), key=lambda number: -len(lines[number]))
     yield from (order[start : start + size] for start in range(0, len(order), size))
 
@@ -254,11 +249,10 @@ def translate_all(
 
 
 class GroupAverage(NamedTuple):
-    """Means over the scored directions of a group, each counting once.
+    """Means of METRICS and SHARES over the scored directions of a group.
 
     Args:
         present, expected: number of the group's directions that are scored, and of all.
-        means: of METRICS and SHARES; None where there is nothing to average.
     """
 
     name: str

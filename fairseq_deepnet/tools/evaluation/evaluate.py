@@ -1,8 +1,7 @@
 """`deepnet evaluate`: from a run or a checkpoint to scores, translated, detokenised, recorded.
 
 fairseq translates, with the options of fairseq-generate; or CTranslate2, for which the run is
-exported first, once for each checkpoint and type of weights. Scores of both are kept side by side:
-the name of a score states its settings.
+exported first, once for each checkpoint and type of weights.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ from fairseq_deepnet.tools.evaluation.directions import Job, Summary, summarise,
 from fairseq_deepnet.tools.tables import listed
 from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model, find_data, is_own_data
 from fairseq_deepnet.tools.translation.engines import (
-    BATCH,
-    CPU_BATCH,
     ENGINES,
     QUANTIZATION,
     CTranslate2Model,
@@ -74,16 +71,9 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--beam", type=int, default=5, help="beam size (5)")
     parser.add_argument("--lenpen", type=float, default=1.0, help="length penalty (1)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
-    parser.add_argument(
-        "--batch",
-        type=int,
-        help=f"source tokens per batch ({TOKENS}, fewer where memory is short; of ctranslate2"
-        f" {BATCH} sentences, on a CPU {CPU_BATCH})",
-    )
+    parser.add_argument("--batch", type=int, help="source tokens per batch (by memory)")
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[0], help="(fairseq)")
-    parser.add_argument(
-        "--quantization", help=f"of ctranslate2's weights: float32, int8 ... ({QUANTIZATION})"
-    )
+    parser.add_argument("--quantization", help=f"ctranslate2: float32, int8 ... ({QUANTIZATION})")
     parser.add_argument("--threads", type=int, help="cores to use (all)")
     parser.add_argument("--gpus", default="all", help="GPUs to use; 0 is the CPU (all visible)")
     parser.add_argument("--processes", type=int, help="processes on the CPU (one per core)")
@@ -111,22 +101,15 @@ def run(args: argparse.Namespace) -> int:
         f" (update {facts['updates']:,}), {scores.decoding(facts)}  [{facts['bleu_signature']}]"
     )
     if scoring.TOKENISED in facts:
-        case = "lower-cased" if data.is_lowercase else "cased"
-        print(
-            f"tokenised BLEU {facts[scoring.TOKENISED]:.2f}  {case} Moses tokens, as"
-            " fairseq-generate --remove-bpe; not sacreBLEU "
-            f" [{facts[f'{scoring.TOKENISED}_signature']}]"
-        )
+        bleu, signature = facts[scoring.TOKENISED], facts[f"{scoring.TOKENISED}_signature"]
+        print(f"tokenised BLEU {bleu:.2f} of Moses tokens, which is not sacreBLEU  [{signature}]")
     return 0
 
 
 def settle_engine(args: argparse.Namespace) -> None:
     """Fill in the type of weights. ValueError for options that contradict the engine."""
     if args.spm == "none":
-        raise ValueError(
-            "--spm none: BLEU is of text, not of tokens; give the sentencepiece model, or run"
-            " deepnet translate, detokenise, and use sacrebleu"
-        )
+        raise ValueError("--spm none: BLEU is of text, not of tokens; give the sentencepiece model")
     for word in args.extra:
         if word.partition("=")[0] in _SET_HERE:
             raise ValueError(f"{word}: use an option of deepnet evaluate; subwords are joined here")
@@ -169,17 +152,15 @@ def texts_of(
         place: another folder, with SPLIT.A-B.A and SPLIT.A-B.B, plain or .gz; they serve B-A too,
             where there is no SPLIT.B-A.B.
 
-    Raises ValueError for a language that the model does not have, FileNotFoundError for missing
-    text.
+    Raises ValueError for a language that is not the model's, FileNotFoundError for missing text.
     """
     texts = {}
     for direction in folder.directions(split) if place is None else []:
         source, target = (folder.text(split, direction, language) for language in direction)
         texts[direction] = (source, target)
-    names = (
-        [path.name.removesuffix(".gz") for path in place.glob(f"{split}.*-*.*")] if place else []
-    )
-    pairs = {name.removeprefix(f"{split}.").rsplit(".", 1)[0] for name in names}
+    files = place.glob(f"{split}.*-*.*") if place else []
+    names = [path.name.removesuffix(".gz").removeprefix(f"{split}.") for path in files]
+    pairs = {name.rsplit(".", 1)[0] for name in names}
     for pair in sorted(pairs):
         forth = Direction.parse(pair)
         back = Direction(forth.target, forth.source)
@@ -204,19 +185,10 @@ def jobs_of(
     """Return a job for each direction; its record is called `name`, or as the direction."""
     if args.text and data.is_moses:
         raise ValueError(f"{shown(data.path)} contains Moses tokens; --text needs sentencepiece")
-    wanted = request(args, model, data)
+    wanted, texts = request(args, model, data), texts_of(data, args.split, args.text)
     return [
-        Job(
-            direction,
-            source,
-            reference,
-            out / f"{name or direction}.json",
-            folder=data,
-            split=args.split,
-            tokenizer=args.tokenizer,
-            request=wanted,
-        )
-        for direction, (source, reference) in texts_of(data, args.split, args.text).items()
+        Job(pair, *sides, out / f"{name or pair}.json", data, args.split, args.tokenizer, wanted)
+        for pair, sides in texts.items()
     ]
 
 
@@ -225,9 +197,7 @@ def chosen(args: argparse.Namespace, jobs: Sequence[Job]) -> list[Job]:
     names = [name for name in args.directions.split(",") if name]
     known = [str(job.direction) for job in jobs]
     if lacking := [name for name in names if name not in known]:
-        raise ValueError(
-            f"there is no {args.split} text of {', '.join(lacking)}, but of {listed(known, 8)}"
-        )
+        raise ValueError(f"no {args.split} text of {', '.join(lacking)}, but of {listed(known, 8)}")
     return [job for job in jobs if not names or str(job.direction) in names]
 
 
@@ -248,7 +218,7 @@ def request(args: argparse.Namespace, model: TrainedModel, data: DataFolder) -> 
 def score_directions(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, name: str
 ) -> Summary:
-    """Score the directions of a split, or of a folder of text; sum up those that are scored."""
+    """Score the directions of a split or a folder of text, and sum up all with a score."""
     out = (args.out or model.scores) / name
     every = jobs_of(args, model, data, out)
     translate(args, model, data, chosen(args, every))

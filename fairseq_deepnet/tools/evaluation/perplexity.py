@@ -22,7 +22,6 @@ from fairseq_deepnet.records import record_of, write_record
 from fairseq_deepnet.tools.corpora.clean import count_words
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, DataFolder
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.devices import choose_devices, visible_gpus
 from fairseq_deepnet.tools.scores import score_name
 from fairseq_deepnet.tools.trained_model import (
     TrainedModel,
@@ -45,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="test", help="part of the data (test)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
     parser.add_argument("--batch", type=int, default=4000, help="tokens per batch (4000)")
-    parser.add_argument("--gpus", default="all", help="0 is the CPU; else one GPU is used (all)")
+    parser.add_argument("--gpus", default="all", help="0 is the CPU; else one GPU, if any (all)")
     parser.add_argument("--out", type=Path, help="folder of the scores (scores/ in the run)")
 
 
@@ -57,16 +56,13 @@ def run(args: argparse.Namespace) -> int:
     if task["_name"] not in MONOLINGUAL_TASKS:
         raise ValueError(
             f"{shown(model.path)} was trained on the task {task['_name']}, which has no perplexity"
-            " of text; score translations with deepnet evaluate"
+            " of text; run deepnet evaluate"
         )
     data = find_data(model, args.data)
     binarised = data.path / f"{args.split}.bin"
     if not data.is_monolingual or not binarised.is_file():
         splits = ", ".join(data.record.get("lines") or ())
-        raise ValueError(
-            f"{shown(data.path)} has no text of one language called {args.split};"
-            f" choose one of {splits}"
-        )
+        raise ValueError(f"{shown(data.path)}: no {args.split} of one language, but {splits}")
     folder = args.out or model.scores
     other = None if is_own_data(model, data.path) else data.path
     words = [args.split, model.path.stem, "perplexity"]
@@ -84,7 +80,13 @@ def run(args: argparse.Namespace) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         write_record(record, facts)
     say(f"recorded: {shown(record)}")
-    print(describe(facts))
+    masked = f" masked ({100 * facts['mask_prob']:g} %)" if "mask_prob" in facts else ""
+    per_word = facts.get("word_perplexity")
+    print(
+        f"perplexity {facts['perplexity']:.2f} per{masked} subword ({facts['bits']:.3f} bits)"
+        f"{f', {per_word:.2f} per word' if per_word else ''}: {args.split}, {facts['lines']:,}"
+        f" lines, {facts['tokens']:,} subwords, {facts['model']} (update {facts['updates']:,})"
+    )
     return 0
 
 
@@ -94,11 +96,10 @@ def measure(
     """Run fairseq-eval-lm, or fairseq-validate for a masked model; return the facts to record."""
     model.make()
     is_masked = task["_name"] == "masked_lm"
-    gpus = choose_devices(args.gpus, 1, 1, len(visible_gpus())).gpus
     command = ["fairseq-validate" if is_masked else "fairseq-eval-lm", str(data.path.resolve())]
     command += ["--user-dir", str(PACKAGE), "--path", str(model.path.resolve())]
     command += ["--task", task["_name"], "--max-tokens", str(args.batch)]
-    command += ["--distributed-world-size", "1", *([] if gpus else ["--cpu"])]
+    command += ["--distributed-world-size", "1", *(["--cpu"] if args.gpus == "0" else [])]
     if is_masked:  # with the masks and the seed of the training
         command += ["--valid-subset", args.split, "--log-format", "json"]
         pattern = rf'"{args.split}_loss": "([\d.]+)"()'
@@ -146,17 +147,3 @@ def measure(
         "seconds": round(time.monotonic() - started, 1),
         **made_now(),
     }
-
-
-def describe(facts: dict[str, Any]) -> str:
-    """Return one line for people."""
-    kind = "masked subword" if facts["task"] == "masked_lm" else "subword"
-    line = f"perplexity {facts['perplexity']:.2f} per {kind} ({facts['bits']:.3f} bits)"
-    if facts.get("word_perplexity"):
-        line += f", {facts['word_perplexity']:.2f} per word"
-    if "mask_prob" in facts:
-        line += f", {100 * facts['mask_prob']:g} % masked"
-    return (
-        f"{line}: {facts['split']}, {facts['lines']:,} lines, {facts['tokens']:,} subwords,"
-        f" {facts['model']} (update {facts['updates']:,})"
-    )

@@ -80,7 +80,7 @@ class Engine(ABC):
     """A loaded model. Raw text in, detokenised text out, in the order of the lines."""
 
     cut: int = 0
-    """Lines so far that were too long for the model, and of which the beginning was translated."""
+    """Number of lines so far that were too long for the model, and cut."""
 
     @abstractmethod
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
@@ -104,8 +104,7 @@ class Translator(Engine):
     """fairseq's task, generator and beam search, as in fairseq-generate.
 
     Args:
-        checkpoint: any fairseq translation model.
-        folder: the data folder that it was trained on, or one with the same dictionary.
+        folder: the data folder that the model was trained on, or one with the same dictionary.
         arguments: options of fairseq-generate (`--beam`, `--lenpen`, `--max-tokens` ...).
         cpu: ignore GPUs.
 
@@ -207,17 +206,14 @@ class Translator(Engine):
 class CTranslate2Model(Engine):
     """A folder of `deepnet export --to ctranslate2`.
 
-    Lines of one call are sorted by length and cut into batches by CTranslate2 itself.
-
     Args:
-        threads: cores to use.
         at_once: let the threads share a batch, which answers a single line soonest; otherwise each
             works on a batch of its own, which takes less time for many.
         compute_type: type of the matrix products; as exported by default.
         cpu: ignore GPUs.
 
-    Raises ValueError without CTranslate2, for a folder that is no export or damaged, and for a type
-    that this machine cannot compute with.
+    Raises ValueError without CTranslate2, for another folder or a damaged one, and for a type that
+    this machine cannot compute with.
     """
 
     def __init__(
@@ -290,9 +286,7 @@ class CTranslate2Model(Engine):
         ]
 
     def _pieces(self, line: str, direction: Direction) -> list[str]:
-        """Return the pieces of an encoded line, cut to the model's positions, after a language
-        token where the model has one.
-        """
+        """Return the pieces of an encoded line, cut, after a language token if there is one."""
         pieces = line.split()
         if len(pieces) > self.limit:
             self.cut += 1

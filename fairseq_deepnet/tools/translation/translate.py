@@ -56,10 +56,7 @@ def open_engine(args: argparse.Namespace) -> tuple[Engine, Direction, str]:
     folder, compute_type = args.model, args.quantization
     if is_exported(folder):
         if args.engine == "fairseq" or args.data is not None or args.average:
-            raise ValueError(
-                f"{shown(folder)} is exported for CTranslate2: name the run for --engine fairseq,"
-                " --data or --average"
-            )
+            raise ValueError(f"{shown(folder)} is exported for CTranslate2: name the run instead")
     else:
         from fairseq_deepnet.tools.export.export import export_for_ctranslate2
         from fairseq_deepnet.tools.trained_model import choose_model
@@ -96,10 +93,7 @@ def _open_fairseq(
         raise ValueError("--quantization is CTranslate2's: add --engine ctranslate2")
     data = find_data(model, args.data, args.spm)
     if data.is_monolingual or data.is_moses:
-        raise ValueError(
-            f"{shown(data.path)}: raw text is translated only by models of language pairs and"
-            " sentencepiece; scripts/eval_bleu.sh scores models of Moses tokens"
-        )
+        raise ValueError(f"{shown(data.path)} is not of language pairs and sentencepiece")
     model.make()
     only = None if data.is_multilingual else Direction(*data.languages)
     direction = choose_direction(only, data.languages, args.src, args.tgt)
@@ -113,10 +107,7 @@ def _open_fairseq(
 def choose_direction(
     only: Direction | None, languages: Sequence[str], src: str | None, tgt: str | None
 ) -> Direction:
-    """Return the direction from `src` into `tgt`, or the model's only one.
-
-    Raises ValueError for a direction that the model does not have, or an incomplete one of many.
-    """
+    """Return the direction from `src` into `tgt`, or the only one; ValueError for others."""
     if only is not None:
         if (src or only.source, tgt or only.target) != only:
             raise ValueError(f"--src {src}, --tgt {tgt}: the model translates {only}")
@@ -131,43 +122,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = __doc__
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("model", type=Path, help="run, checkpoint, or folder of deepnet export")
-    parser.add_argument(
-        "files", nargs="*", type=Path, help="raw text, plain or .gz (- or none: standard input)"
-    )
+    files = "raw text, plain or .gz (- or none: standard input)"
+    parser.add_argument("files", nargs="*", type=Path, help=files)
     parser.add_argument("--out", type=Path, help="file of translations (standard output)")
-    parser.add_argument(
-        "--engine", choices=ENGINES, help="fairseq for a run; ctranslate2 exports it first, once"
-    )
+    engine = "fairseq for a run; ctranslate2 exports it first, once"
+    parser.add_argument("--engine", choices=ENGINES, help=engine)
     parser.add_argument("--src", help="source language of a model of many directions")
     parser.add_argument("--tgt", help="target language")
-    parser.add_argument("--beam", type=int, default=Search.beam, help="beam size (%(default)s)")
-    parser.add_argument(
-        "--lenpen", type=float, default=Search.lenpen, help="length penalty (%(default)g)"
-    )
-    parser.add_argument(
-        "--batch-sentences",
-        type=int,
-        help=f"sentences per batch ({BATCH}; of ctranslate2 on a CPU {CPU_BATCH})",
-    )
-    parser.add_argument(
-        "--nbest", type=int, default=Search.nbest, help="translations per line (%(default)s)"
-    )
+    parser.add_argument("--beam", type=int, default=5, help="beam size (5)")
+    parser.add_argument("--lenpen", type=float, default=1.0, help="length penalty (1)")
+    batch = f"sentences per batch ({BATCH}; of ctranslate2 on a CPU {CPU_BATCH})"
+    parser.add_argument("--batch-sentences", type=int, help=batch)
+    parser.add_argument("--nbest", type=int, default=1, help="translations per line (1)")
     parser.add_argument("--scores", action="store_true", help="score and tab before each line")
     parser.add_argument("--threads", type=int, help="cores to use (all, or OMP_NUM_THREADS)")
-    parser.add_argument(
-        "--quantization",
-        metavar="TYPE",
-        help=f"ctranslate2: int8, float32 ... of a run's export ({QUANTIZATION}); of a folder: to"
-        " compute in",
-    )
+    quantization = f"ctranslate2: int8, float32 ... ({QUANTIZATION}, or as exported)"
+    parser.add_argument("--quantization", metavar="TYPE", help=quantization)
     precision = parser.add_mutually_exclusive_group()
     for name in HALF:
         precision.add_argument(f"--{name}", action="store_true", help=f"fairseq: {name} (fp32)")
-    parser.add_argument(
-        "--window",
-        type=int,
-        help=f"lines that are read before they are translated ({WINDOW} per thread; typed: 1)",
-    )
+    window = f"lines that are read before they are translated ({WINDOW} per thread; typed: 1)"
+    parser.add_argument("--window", type=int, help=window)
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
     parser.add_argument("--gpus", choices=("all", "0"), default="all", help="0 is the CPU (all)")
@@ -209,11 +184,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_text(files: Sequence[Path], replaced: list[str]) -> Iterator[str]:
-    """Yield the lines of files, with U+FFFD for bytes that are not UTF-8.
-
-    Args:
-        replaced: filled with the places of lines with such bytes.
-    """
+    """Yield lines with U+FFFD for bytes that are not UTF-8; `replaced` gets the lines' places."""
     for path in files:
         for number, raw in enumerate(raw_lines(path), start=1):
             try:
@@ -238,14 +209,10 @@ def output(path: Path | None) -> Iterator[BinaryIO]:
 def formatted(
     results: Sequence[list[Hypothesis]], first: int, nbest: int, scores: bool
 ) -> Iterator[str]:
-    """Yield lines: TEXT, SCORE tab TEXT, or of several translations NUMBER tab SCORE tab TEXT.
-
-    Args:
-        first: number of the first line in the input, from 1.
-    """
+    """Yield TEXT, SCORE tab TEXT, or NUMBER tab SCORE tab TEXT, with line numbers from `first`."""
     for number, hypotheses in enumerate(results, first):
-        for hypothesis in hypotheses:
+        for text, score in hypotheses:
             if nbest > 1:
-                yield f"{number}\t{hypothesis.score:.4f}\t{hypothesis.text}"
+                yield f"{number}\t{score:.4f}\t{text}"
             else:
-                yield f"{hypothesis.score:.4f}\t{hypothesis.text}" if scores else hypothesis.text
+                yield f"{score:.4f}\t{text}" if scores else text
