@@ -16,35 +16,35 @@ from fairseq_deepnet.tools import variables
 
 GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "data": {
-        "download": ("tools.corpora.download", "a corpus: resumable, verified, from mirrors"),
-        "preprocess": ("tools.corpora.preprocess", "raw text to what fairseq-train reads"),
+        "download": ("tools.corpora.download", "download a corpus and verify it"),
+        "preprocess": ("tools.corpora.preprocess", "build a data folder from raw text"),
     },
     "training": {
-        "plan": ("tools.planning.plan", "parameters, memory and time; what makes it fit"),
-        "train": ("tools.training.train", "train as a config says, and see it to its end"),
-        "args": ("tools.configs", "the fairseq-train arguments that a config stands for"),
-        "options": ("tools.fairseq_options", "the options of an architecture"),
+        "plan": ("tools.planning.plan", "estimate memory and time; find options that fit"),
+        "train": ("tools.training.train", "train the model of a config; resume and recover"),
+        "args": ("tools.configs", "print the fairseq-train arguments of a config"),
+        "options": ("tools.fairseq_options", "list the options of an architecture"),
     },
     "a trained model": {
         "evaluate": ("tools.evaluation.evaluate", "translate a test set and score it"),
-        "translate": ("tools.translation.translate", "raw text in, text out"),
-        "perplexity": ("tools.evaluation.perplexity", "how well a language model predicts a text"),
-        "average": ("tools.trained_model", "the mean of several checkpoints"),
-        "export": ("tools.export.export", "for stock fairseq, CTranslate2 or Hugging Face"),
+        "translate": ("tools.translation.translate", "translate raw text"),
+        "perplexity": ("tools.evaluation.perplexity", "compute the perplexity of a language model"),
+        "average": ("tools.trained_model", "average several checkpoints"),
+        "export": ("tools.export.export", "export to fairseq, CTranslate2 or Hugging Face"),
     },
-    "looking into it": {
-        "check": ("tools.checking.check_command", "is a model what it is said to be? measured"),
-        "plot": ("tools.plotting.plot", "losses, scores, what was measured, layer by layer"),
-        "report": ("experiments.report", "runs as tables, beside the paper's numbers"),
+    "inspection": {
+        "check": ("tools.checking.check_command", "measure whether a model is as claimed"),
+        "plot": ("tools.plotting.plot", "plot losses, scores and measurements by layer"),
+        "report": ("experiments.report", "print tables of runs beside the paper's"),
     },
     "many runs": {
-        "quickstart": ("experiments.quickstart", "DeepNorm and its Post-LN twin, in minutes"),
+        "quickstart": ("experiments.quickstart", "compare DeepNorm and Post-LN within minutes"),
         "sweep": ("experiments.sweep", "train and score the cells of a table"),
-        "analysis": ("experiments.analysis", "the paper's figures 3, 4 and 5 beside ours"),
+        "analysis": ("experiments.analysis", "draw the paper's figures 3, 4 and 5 beside ours"),
     },
     "many directions": {
         "m2m": ("experiments.m2m", "score Flores-101, TED, OPUS-100 or WMT as the paper does"),
-        "directions": ("experiments.directions", "table and averages of what was scored"),
+        "directions": ("experiments.directions", "print a table and averages of scores"),
     },
 }
 """Task -> name -> (module within this package, one line of help).
