@@ -49,16 +49,12 @@ def test_each_step_is_tried_only_where_those_before_do_not_fit() -> None:
     assert [step.name for step in steps] == [
         "smaller micro-batches",
         "--checkpoint-activations-every auto",
-        "--bf16",
-        "--memory-efficient-bf16",
-        "--optimizer adafactor",
     ]
     for number, step in enumerate(steps):
         # a device just large enough for this step's smallest micro-batch stops at it or before
         advice = advice_for(step.plan.needed_gib * 1.0001)
         assert advice[-1].plan.fits
         assert len(advice) <= number + 1
-    assert [step.is_exact for step in steps] == [True, True, False, False, False]
 
 
 @pytest.mark.parametrize("room", [1.001, 1.1, 1.5])
@@ -93,7 +89,6 @@ def test_several_devices_that_are_too_small_are_to_split_the_model() -> None:
     assert advice[-1].options["ddp-backend"] == "fully_sharded"
     names = [step.name for step in advice]
     assert names.index("--ddp-backend fully_sharded --no-reshard-after-forward") > 0
-    assert advice[-1].is_exact
 
 
 def test_a_model_that_is_split_already_is_offered_nothing_that_looks_at_whole_matrices() -> None:
@@ -101,7 +96,6 @@ def test_a_model_that_is_split_already_is_offered_nothing_that_looks_at_whole_ma
     assert [step.name for step in steps] == [
         "smaller micro-batches",
         "--checkpoint-activations-every auto",
-        "--bf16",
     ]
 
 

@@ -134,7 +134,7 @@ def as_text(plan: Plan, steps: list[Step], assumptions: list[str]) -> str:
 
 
 def _verdict(plan: Plan, steps: list[Step]) -> str:
-    from fairseq_deepnet.tools.planning.advice import as_arguments
+    from fairseq_deepnet.tools.planning.advice import OTHERS, as_arguments
 
     last, memory = steps[-1], f"{plan.memory_gib:.4g} GiB"
     if plan.fits:
@@ -144,11 +144,11 @@ def _verdict(plan: Plan, steps: list[Step]) -> str:
         batch = f"{step.plan.training.max_tokens:,} x {step.plan.training.update_freq}"
         lines.append(f"  {step.plan.needed_gib:.1f} GiB: {step.name}, {batch} ({step.effect})")
     if last.plan.fits:
-        words = [f"{name}={value or 'null'}" for name, value in last.options.items()]
+        words = [f"{name}={value}" for name, value in last.options.items()]
         lines.append(f"It fits with: {as_arguments(last.options)}")
         lines.append(f"  as key=value: {' '.join(words)}")
     else:
-        lines.append("Nothing makes it fit: try more devices, more memory or a smaller model.")
+        lines.append(f"None of them makes it fit: {OTHERS}.")
     return "\n".join(lines)
 
 
