@@ -15,8 +15,8 @@
 #   RUN             run folder (runs/CONFIG)
 #   GPUS            number of GPUs per node; 0 trains on the CPU (all visible GPUs)
 #   NODES           number of machines (1); see "Several nodes"
-#   LAUNCHER        auto, fairseq (one node), torchrun or slurm; auto with NODES > 1 selects torchrun if
-#                   MASTER_ADDR is set, and slurm inside a SLURM job (auto)
+#   LAUNCHER        auto, torchrun or slurm; auto with NODES > 1 selects torchrun if MASTER_ADDR is set, and slurm
+#                   inside a SLURM job (auto)
 #   DRY_RUN         1: print the plan and the command lines, write and start nothing; needs neither data nor the
 #                   number of GPUs in GPUS (0)
 #   CPU_PROCESSES   on the CPU: processes per node that share each update (1)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Train a deep Transformer on Multi30k, German to English. An 18L-18L DeepNet takes about an hour on the two cores
-# of a laptop. The script builds the data first if they are missing.
+# Train a deep Transformer on Multi30k, German to English. An 18L-18L DeepNet takes about an hour on one CPU core.
+# The script builds the data first if they are missing.
 #
 #   bash scripts/train_multi30k.sh [fairseq-train options]
 #
