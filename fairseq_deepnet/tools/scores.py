@@ -27,8 +27,11 @@ DEFAULTS: Final = [
     for checkpoint in ("checkpoint_best", "checkpoint_last")
 ]
 """Scores of the default request; the first that exists counts."""
-_AVERAGES: Final = {"x-en": "X-En", "en-x": "En-X", "average": "all supervised"}
-"""Value of the score of many directions -> the group that it is the mean of."""
+VALUES: Final = (
+    *(*METRICS, TOKENISED, "perplexity", "word_perplexity"),
+    *("x-en", "en-x", "average", "zero-shot"),
+)
+"""Numbers of a score: of a pair, of a language model, and means over many directions."""
 _DIRECTION: Final[Keys] = {"bleu": NUMBER, "chrf": NUMBER, "bleu_signature": str, "lines": int}
 _REMEDY: Final = "remove it, and score again"
 
@@ -39,8 +42,7 @@ class Score:
 
     Args:
         file: relative to the run folder; a folder for many directions.
-        values: METRICS and bleu_tokenised; of many directions x-en, en-x, average, zero-shot; of a
-            language model perplexity, word_perplexity.
+        values: those of VALUES that it has.
         signatures: metric -> signature.
         facts: the record.
     """
@@ -157,18 +159,11 @@ def _read(path: Path, run: Path) -> Score | None:
     file = path / SUMMARY if path.is_dir() else path
     if file.suffix != ".json" or not file.is_file():
         return None
-    facts = read_record(file, {"averages": dict} if path.is_dir() else None, _REMEDY)
-    keys = (*METRICS, TOKENISED, "perplexity", "word_perplexity")
-    values = {key: facts.get(key) for key in keys}
-    if path.is_dir():
-        means = {name: group.get("bleu") for name, group in facts["averages"].items()}
-        values = {key: means.get(group) for key, group in _AVERAGES.items()}
-        values["average"] = means.get("all supervised", means.get("all"))
-        values["zero-shot"] = means.get("zero-shot")
-    numbers = {key: float(value) for key, value in values.items() if value is not None}
+    facts = read_record(file, remedy=_REMEDY)
+    values = {key: float(facts[key]) for key in VALUES if facts.get(key) is not None}
     signed = [key for key in (*METRICS, TOKENISED) if f"{key}_signature" in facts]
     signatures = {key: str(facts[f"{key}_signature"]) for key in signed}
-    return Score(str(path.relative_to(run)), numbers, signatures, facts) if numbers else None
+    return Score(str(path.relative_to(run)), values, signatures, facts) if values else None
 
 
 def read_directions(folder: Path) -> dict[Direction, Score]:

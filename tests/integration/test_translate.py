@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
-import os
 import shutil
 import subprocess
 import sys
@@ -18,10 +16,8 @@ from fairseq_deepnet.checkpoints import save_checkpoint
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, load_model
 from fairseq_deepnet.tools.translation import engines
-from fairseq_deepnet.tools.translation.engines import CTranslate2Model, Search
 from fairseq_deepnet.tools.translation.translate import add_arguments, open_engine
 from tests.support.runs import SENTENCES, make_data
-from tests.support.shell import run_script
 from tests.support.trained import make_trained_run, trained
 
 needs_ctranslate2 = pytest.mark.skipif(
@@ -145,27 +141,6 @@ def decode_lines(lines: list[str], data: Path) -> list[str]:
 
 
 @needs_ctranslate2
-def test_a_run_is_exported_once_for_each_checkpoint_and_type(
-    tmp_path: Path, data: Path, text: Path, translate: Translate
-) -> None:
-    run = tmp_path / "run"
-    make_trained_run(run, data)
-    words = (text, "--engine=ctranslate2", "--beam=1")
-    assert "already exported" not in translate(run, *words).stderr
-    assert "already exported" in translate(run, *words).stderr
-    best = run / "checkpoints" / "checkpoint_best.pt"
-    other = best.with_name("checkpoint_3.pt")
-    other.write_bytes(best.read_bytes())
-    translate(other, *words, "--quantization=float32")
-    assert {path.name for path in (run / "export").iterdir()} == {
-        "ctranslate2-int8",
-        "checkpoint_3.ctranslate2-float32",
-    }
-    os.utime(best, ns=(1, 1))  # as of a copy
-    assert "already exported" in translate(run, *words).stderr
-
-
-@needs_ctranslate2
 def test_an_exported_folder_is_all_that_is_needed(
     tmp_path: Path, data: Path, text: Path, translate: Translate
 ) -> None:
@@ -188,9 +163,7 @@ def test_an_exported_folder_is_all_that_is_needed(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["/nowhere", "TEXT"], "there is no run or checkpoint /nowhere"),
         (["RUN", "/nowhere"], "there is no file /nowhere"),
-        (["RUN", "TEXT", "--data=nodata"], "there is no data folder nodata"),
         (["RUN", "TEXT", "--tgt=fr"], "--tgt fr: the model translates de-en"),
         (["RUN", "TEXT", "--quantization=int8"], "--quantization is CTranslate2's"),
         (["RUN", "TEXT", "--out=TEXT"], "is the input"),
@@ -235,39 +208,3 @@ def test_an_exported_folder_is_translated_without_torch_and_fairseq(
     assert "ctranslate2" in imported
     assert not imported & {"torch", "fairseq", "yaml"}
     assert found.stdout == expected
-
-
-@needs_ctranslate2
-@pytest.mark.slow
-def test_scores_of_both_engines_lie_side_by_side(tmp_path: Path, data: Path) -> None:
-    run = tmp_path / "run"
-    make_trained_run(run, data, encoder_layers=2)
-    name = run / "scores" / "test.checkpoint_best.beam2.lenpen1"
-    knobs = {"GPUS": "0", "BEAM": "2", "PROCESSES": "1", "THREADS": "1"}
-    fast = knobs | {"ENGINE": "ctranslate2", "QUANTIZATION": "float32"}
-    first = run_script("eval_bleu.sh", run, env=knobs)
-    second = run_script("eval_bleu.sh", run, env=fast)
-    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
-    texts = [
-        Path(f"{name}{end}.txt").read_text(encoding="utf-8") for end in ("", ".ctranslate2-float32")
-    ]
-    assert texts[0] == texts[1]
-    records = [
-        json.loads(Path(f"{name}{end}.json").read_text(encoding="utf-8"))
-        for end in ("", ".ctranslate2-float32")
-    ]
-    assert [record["engine"] for record in records] == ["fairseq", "ctranslate2"]
-    assert records[0]["bleu"] == records[1]["bleu"]
-    assert "ctranslate2" in records[1]["versions"]
-    assert "ctranslate2 float32" in second.stdout
-    again = run_script("eval_bleu.sh", run, env=fast)
-    assert "already scored" in again.stderr
-    assert again.stdout == second.stdout
-
-
-def test_without_ctranslate2_its_installation_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    with pytest.raises(ValueError, match=r"pip install 'fairseq_deepnet\[ctranslate2\]'"):
-        CTranslate2Model(tmp_path, Search())

@@ -11,10 +11,8 @@ import pytest
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments.directions import beside_paper
 from fairseq_deepnet.tools.corpora.folder import Direction
-from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation import directions
 from fairseq_deepnet.tools.evaluation.directions import Summary
-from fairseq_deepnet.tools.evaluation.scoring import score
 from fairseq_deepnet.tools.scores import read_directions, read_score
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
@@ -160,7 +158,6 @@ def test_an_incomplete_set_is_never_averaged_silently(folder: Path) -> None:
             ["M2M-100, 48 layers (12B)", "13.6"],
             ["22.12 (over 8 of 7,482 directions)"],
         ),
-        ("ted", ["DeepNet, 200 layers (3.2B)", "20.1"], ["22.12 (over 8 of 756 directions)"]),
     ],
 )
 def test_the_papers_numbers_stand_beside_ours(
@@ -234,33 +231,6 @@ def test_deepnet_directions_takes_a_data_folder_of_one_pair(
     (tmp_path / "data" / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
     assert cli.main(["directions", str(folder), "--data", str(tmp_path / "data")]) == 0
     assert "| low resource" in capsys.readouterr().out
-
-
-@pytest.mark.needs_shared
-def test_real_text_of_four_languages_goes_from_lines_to_a_table(
-    tmp_path: Path, shared_data: Path
-) -> None:
-    """Multi30k's references as their own translations, and the source copied in zero-shot ones."""
-    off_target = pytest.importorskip("fairseq_deepnet.tools.evaluation.off_target")
-    pytest.importorskip("py3langid", reason="needs the extra langid")
-    languages = ["cs", "de", "en", "fr"]
-    text = {
-        name: list(read_lines(shared_data / "multi30k" / f"test.{name}.gz"))[:200]
-        for name in languages
-    }
-    for source in languages:
-        for target in set(languages) - {source}:
-            zero_shot = "en" not in (source, target)
-            hypotheses = text[source if zero_shot else target]
-            scores = score(hypotheses, text[target], target_language=target)
-            told = off_target.off_target_record(hypotheses, text[target], target, languages)
-            write(tmp_path, f"{source}-{target}", **(scores | told | {"zero_shot": zero_shot}))
-    summarise(tmp_path, [], {f"{name}-en": 29_000 for name in ("cs", "de", "fr")})
-    found = averages(tmp_path)
-    assert found["all supervised"]["bleu"] == pytest.approx(100)
-    assert found["zero-shot"]["bleu"] < 5
-    assert found["zero-shot"]["off_target"] > 0.99
-    assert found["all supervised"]["off_target"] < 0.01
 
 
 def test_zero_shot_directions_are_in_no_average_of_trained_ones(tmp_path: Path) -> None:

@@ -211,26 +211,6 @@ def test_bad_input_is_refused_in_one_line(
     assert engine.asked == []
 
 
-@pytest.mark.parametrize(("target", "tokenizer"), [("zh", "zh"), ("th", "char"), ("fr", "13a")])
-def test_the_target_language_of_the_data_chooses_the_tokenizer(
-    evaluate: Evaluate,
-    engine: Dictionary,
-    run_folder: Path,
-    tmp_path: Path,
-    target: str,
-    tokenizer: str,
-) -> None:
-    other = make_data(tmp_path / "other")
-    (other / "text" / "test.en").rename(other / "text" / f"test.{target}")
-    manifest = json.loads((other / "corpus.json").read_text(encoding="utf-8"))
-    (other / "corpus.json").write_text(json.dumps(manifest | {"target": target}), encoding="utf-8")
-    result = evaluate(run_folder, data=str(other))
-    assert result.returncode == 0, result.stderr
-    assert f"|tok:{tokenizer}|" in result.stdout
-    expected = score(TRANSLATIONS, SENTENCES, target_language=target)
-    assert f"BLEU {expected['bleu']:.2f}" in result.stdout
-
-
 def write_text_folder(place: Path, *names: str, lines: list[str] = SENTENCES) -> Path:
     """A folder of text to score on."""
     place.mkdir(parents=True, exist_ok=True)

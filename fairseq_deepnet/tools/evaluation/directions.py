@@ -99,9 +99,8 @@ class Job:
         lines = self.folder.subwords(self.split) if moses else list(read_lines(self.source))
         references = sum(1 for _ in read_lines(self.reference))
         if len(lines) != references:
-            raise ValueError(
-                f"{self.source} has {len(lines):,} lines and {self.reference} {references:,}"
-            )
+            counts = f"{self.source} has {len(lines):,} lines and {self.reference} {references:,}"
+            raise ValueError(f"{counts}: create the data folder again")
         return lines
 
 
@@ -198,7 +197,7 @@ def translate_all(
     """Translate and score, with a line on standard error for each of several directions.
 
     Args:
-        facts: the records' facts about the model and the search.
+        facts: of the model and the search, for the records.
         load: loads the model in each process; called with `cpu`, True to ignore GPUs.
         threads: of each process.
         gpus: GPUs that the processes share; 0 for the CPU.
@@ -324,7 +323,12 @@ def summarise(
             f"\n\n{text}"
         )
     write_text(folder / "table.md", f"{text}\n")
+    bleu = {item.name: item.means["bleu"] for item in averages}
     summary = {key: present[0].facts.get(key) for key in _SEARCH} | {
+        "x-en": bleu.get("X-En"),
+        "en-x": bleu.get("En-X"),
+        "average": bleu.get("all supervised", bleu["all"]),
+        "zero-shot": bleu.get("zero-shot"),
         "complete": not missing,
         "directions": len(present),
         "expected": len(wanted),

@@ -54,10 +54,8 @@ def run(args: argparse.Namespace) -> int:
     task = task_options(model.sources[-1])
     task["_name"] = task.get("_name") or task.get("task")
     if task["_name"] not in MONOLINGUAL_TASKS:
-        raise ValueError(
-            f"{shown(model.path)} was trained on the task {task['_name']}, which has no perplexity"
-            " of text; run deepnet evaluate"
-        )
+        problem = f"{shown(model.path)} was trained on the task {task['_name']}"
+        raise ValueError(f"{problem}, which has no perplexity of text; run deepnet evaluate")
     data = find_data(model, args.data)
     binarised = data.path / f"{args.split}.bin"
     if not data.is_monolingual or not binarised.is_file():

@@ -23,12 +23,9 @@ METRICS: Final = {"bleu": "BLEU", "chrf": "chrF"}
 """Key of a record -> heading, in the order of lines and tables. `score` computes them."""
 TOKENISED: Final = "bleu_tokenised"
 """Key of fairseq's own BLEU on the tokens of the data, where a score has it beside sacreBLEU."""
-TOKENIZERS: Final = (
-    *("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"),
-    *("flores101", "flores200"),
-)
 SENTENCEPIECE: Final = {"flores101": "FLORES101_SPM", "flores200": "FLORES200_SPM"}
 """Tokenizer of spBLEU -> the environment variable that names the sentencepiece model's file."""
+TOKENIZERS: Final = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", *SENTENCEPIECE)
 
 
 def tokenizer_of(target_language: str | None) -> str:
@@ -93,10 +90,7 @@ def score(
     from sacrebleu.metrics.chrf import CHRF
 
     if len(hypotheses) != len(references) or not references:
-        raise ValueError(
-            f"{len(hypotheses)} hypotheses for {len(references)} references; "
-            "the two files must be translations line by line"
-        )
+        raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
     name = check_tokenizer(tokenizer or tokenizer_of(target_language))
     bleu, chrf = BLEU(tokenize=name, lowercase=lowercase), CHRF(lowercase=lowercase)
     words = bleu.corpus_score(hypotheses, [references])
@@ -130,10 +124,7 @@ def score_tokens(
     from sacrebleu.metrics.bleu import BLEU
 
     if len(pieces) != len(references):
-        raise ValueError(
-            f"{len(pieces)} hypotheses for {len(references)} tokenised references; create the data "
-            "folder again"
-        )
+        raise ValueError(f"{len(pieces)} hypotheses for {len(references)} tokenised references")
     # fairseq smooths nothing and takes text between spaces for a word
     bleu = BLEU(tokenize="none", smooth_method="none", force=True)
     result = bleu.corpus_score([remove_bpe(line) for line in pieces], [references])

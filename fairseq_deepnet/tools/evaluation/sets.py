@@ -38,11 +38,9 @@ class ParallelText(NamedTuple):
 
 
 def read_raw(raw: Path, names: Sequence[str]) -> dict[str, list[str]]:
-    """Read the lines of the files called `names`, at any depth of a folder or its tar archives, or
-    of an archive.
+    """Read the lines of the files called `names`, at any depth of a folder or tar archive.
 
-    Raises FileNotFoundError for missing files, ValueError for a damaged archive or text that is not
-    UTF-8.
+    Raises FileNotFoundError for missing files, ValueError for a damaged archive or text.
     """
     if not raw.exists():
         raise FileNotFoundError(f"there is no folder or archive {raw}")
@@ -68,7 +66,7 @@ def read_raw(raw: Path, names: Sequence[str]) -> dict[str, list[str]]:
 def read_files(
     raw: Path, definition: Mapping[str, Any], codes: Sequence[str]
 ) -> Iterator[ParallelText]:
-    """Read files that contain one side each, called as `files` of the definition says."""
+    """Read files that contain one side each, with names by `files` of the definition."""
     called = {code: language(code).in_codes_of(definition["codes"]) for code in codes}
     names = {
         pair: [definition["files"].format(pair="-".join(pair), side=called[code]) for code in pair]
@@ -122,18 +120,13 @@ def _sacrebleu_set(name: str, direction: Direction) -> ParallelText:
         every = test_set.references(pair)  # type: ignore[no-untyped-call]
         references = [references[0].strip() for references in every]
     except (OSError, EOFError, SystemExit, tarfile.TarError) as error:
-        raise ValueError(
-            f"sacreBLEU cannot read or fetch {name} {pair} ({error}): run 'sacrebleu -t {name} -l"
-            f" {pair} --echo src' elsewhere, and copy its folder ~/.sacrebleu here"
-        ) from error
+        command = f"sacrebleu -t {name} -l {pair} --echo src"
+        raise ValueError(f"{error}: run {command} elsewhere, and copy ~/.sacrebleu here") from error
     return ParallelText(direction, sources, references, reversible=False)
 
 
-READERS: Final[dict[str, Callable[..., Iterator[ParallelText]]]] = {
-    "files": read_files,
-    "ted": read_ted,
-    "wmt": read_wmt,
-}
+_Reader = Callable[..., Iterator[ParallelText]]
+READERS: Final[dict[str, _Reader]] = {"files": read_files, "ted": read_ted, "wmt": read_wmt}
 
 
 def sets() -> list[str]:
@@ -167,8 +160,7 @@ def write_set(
 ) -> dict[str, int]:
     """Write the texts, each distinct one once with links to it for the rest.
 
-    Returns direction -> lines, in the codes of the model. Raises ValueError for sides of different
-    lengths.
+    Returns direction -> lines, in the codes of the model; ValueError for sides that differ.
     """
     lines, written = dict[str, int](), dict[bytes, str]()
     for text in texts:
@@ -215,9 +207,7 @@ def make(name: str, raw: Path | None, out: Path, model: Sequence[str]) -> dict[s
     if out.exists():
         raise ValueError(f"{out} exists and holds something else: remove it, or choose another OUT")
     if raw is None and content["reader"] != "wmt":
-        raise ValueError(
-            f"{name} needs RAW, the published files: deepnet download {content['download']}"
-        )
+        raise ValueError(f"{name} needs RAW: deepnet download {content['download']}")
     texts = READERS[content["reader"]](raw, content, list(called))
     with whole_folder(out) as part:
         lines = write_set(name, texts, called, part)

@@ -19,15 +19,7 @@ from fairseq_deepnet.files import shown
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, load_model
 from fairseq_deepnet.tools.corpora.text import is_blank
-from fairseq_deepnet.tools.export import (
-    AGAIN,
-    BEAM,
-    BLANK,
-    KEYS,
-    MAX_LENGTH,
-    NO_CTRANSLATE2,
-    RECORD,
-)
+from fairseq_deepnet.tools.export import AGAIN, BLANK, KEYS, MAX_LENGTH, NO_CTRANSLATE2, RECORD
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +50,7 @@ class Search:
         batch_tokens: source tokens per batch instead, padding included.
     """
 
-    beam: int = BEAM
+    beam: int = 5
     lenpen: float = 1.0
     batch: int | None = None
     nbest: int = 1
