@@ -176,9 +176,8 @@ def check_record(args: Namespace, tensors: Mapping[str, Tensor]) -> list[Fault]:
     scheme = scheme_of(args)
     formula = type(scheme)(scheme.depths, variant=scheme.variant).alphas
     for side, alpha in scheme.alphas.items():
-        right = formula.get(side)
-        if right is None or abs(alpha / right - 1) > 1e-6:
+        if abs(alpha / formula[side] - 1) > 1e-6:
             depths = f"{scheme.name} for {scheme.depths.encoder}L-{scheme.depths.decoder}L"
-            due = f"{'none' if right is None else f'{right:.6g}'} ({depths})"
+            due = f"{formula[side]:.6g} ({depths})"
             faults.append(Fault("record", f"{side.value} record", f"alpha {alpha:.6g}", due))
     return faults

@@ -82,11 +82,10 @@ def find_layers(model: nn.Module, layers: str | Layout | None = None) -> list[St
         layouts = [STYLES[layers]]
     elif layers is not None:
         layouts = [layers]
+    lists = {n: m for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m)}
     for layout in layouts:
         stacks = []
-        for name, module in model.named_modules():
-            if not isinstance(module, nn.ModuleList) or not len(module):
-                continue
+        for name, module in lists.items():
             branches = [find_branches(layer, layout) for layer in module]
             if all(branches):
                 crossed = any(b.sublayer is Sublayer.ENCODER_ATTN for b in branches[0])

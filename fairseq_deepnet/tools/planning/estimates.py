@@ -298,43 +298,34 @@ def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> 
     )
 
 
-def vocabulary_of(config: configs.Config, data: Path | None) -> tuple[tuple[int, int], str]:
-    """Return the entries of both dictionaries, and where the numbers come from.
+def vocabulary_of(
+    config: configs.Config, data: Path | None, given: str | None = None
+) -> tuple[tuple[int, int], str]:
+    """Return the entries of the source's and the target's dictionary, and their origin.
 
-    Where there is no data folder yet, the config says what it will have; else ValueError.
+    Args:
+        data: the data folder; where there is none yet, the config says what it will have.
+        given: numbers that win: "32000", or "8000,6000" for source and target.
     """
-    if data is not None and (data / "corpus.json").is_file():
-        return vocabulary_in(data), f"of {shown(data)}"
-    if "vocabulary" in config.recipe:
-        entries = parse_vocabulary(str(config.recipe["vocabulary"]))
-        return entries, "of the config, without data yet"
-    raise ValueError("how many entries has the dictionary? give --vocabulary N or --data FOLDER")
-
-
-def vocabulary_in(data: Path) -> tuple[int, int]:
-    """Count the entries of the source's and the target's dictionary in a data folder.
-
-    A folder of many languages has one dictionary, to which fairseq adds a token per language.
-    """
-    folder = DataFolder.open(data)
-    if folder.is_multilingual or folder.is_monolingual:
-        tokens = len(folder.languages) if folder.is_multilingual else 0
-        entries = entries_of(data / "dict.txt") + tokens
-        return entries, entries
-    source, target = (entries_of(data / f"dict.{name}.txt") for name in folder.languages)
-    return source, target
+    if given is None and data is not None and (data / "corpus.json").is_file():
+        folder = DataFolder.open(data)
+        if folder.is_multilingual or folder.is_monolingual:
+            # one dictionary, to which fairseq adds a token per language
+            tokens = len(folder.languages) if folder.is_multilingual else 0
+            entries = entries_of(data / "dict.txt") + tokens
+            return (entries, entries), f"of {shown(data)}"
+        source, target = (entries_of(data / f"dict.{name}.txt") for name in folder.languages)
+        return (source, target), f"of {shown(data)}"
+    text = given or str(config.recipe.get("vocabulary", ""))
+    if not text:
+        raise ValueError("entries of the dictionary are missing: --vocabulary N or --data FOLDER")
+    sizes = text.replace("_", "").split(",")
+    if len(sizes) > 2 or not all(size.strip().isdecimal() for size in sizes):
+        raise ValueError(f"--vocabulary {text}: a number of entries is expected, or SOURCE,TARGET")
+    return (int(sizes[0]), int(sizes[-1])), "as given" if given else "of the config, without data"
 
 
 def entries_of(dictionary: Path) -> int:
     """Count the entries of a dictionary file, and the four special symbols that fairseq adds."""
     with dictionary.open("rb") as file:
         return sum(1 for line in file if line.strip()) + 4
-
-
-def parse_vocabulary(text: str) -> tuple[int, int]:
-    """Return the sizes of both dictionaries from "32000" or "8000,6000" (source, target)."""
-    parts = text.replace("_", "").split(",")
-    if len(parts) > 2 or not all(part.strip().isdecimal() for part in parts):
-        raise ValueError(f"--vocabulary {text}: a number of entries is expected, or SOURCE,TARGET")
-    sizes = [int(part) for part in parts]
-    return sizes[0], sizes[-1]

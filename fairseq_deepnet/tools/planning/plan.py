@@ -56,11 +56,19 @@ def run(args: argparse.Namespace) -> int:
     config, notes = read_config(args)
 
     from fairseq_deepnet.tools.planning.advice import advise
-    from fairseq_deepnet.tools.planning.estimates import estimate, require_plannable
+    from fairseq_deepnet.tools.planning.estimates import (
+        estimate,
+        require_plannable,
+        vocabulary_of,
+    )
 
     configs.check_options(config)
     require_plannable(str(config.options["arch"]))
-    sizes, where = read_vocabulary(args, config)
+    if args.data is not None and not args.data.is_dir():
+        raise FileNotFoundError(f"no data folder {args.data}")
+    usual = config.recipe.get("data")
+    data = args.data or (None if usual is None else ROOT / str(usual))
+    sizes, where = vocabulary_of(config, data, args.vocabulary)
     memory = args.memory
     if memory is None:
         memory = DEVICE_GIB if args.gpus else machine_gib()
@@ -95,20 +103,6 @@ def read_config(args: argparse.Namespace) -> tuple[configs.Config, list[str]]:
         if args.precision != "fp32":
             config.options[args.precision] = True
     return config, assumptions
-
-
-def read_vocabulary(
-    args: argparse.Namespace, config: configs.Config
-) -> tuple[tuple[int, int], str]:
-    """Return the entries of both dictionaries, and where the numbers come from."""
-    from fairseq_deepnet.tools.planning import estimates
-
-    if args.vocabulary is not None:
-        return estimates.parse_vocabulary(args.vocabulary), "as given"
-    if args.data is not None:
-        return estimates.vocabulary_in(args.data), f"of {args.data}"
-    usual = config.recipe.get("data")
-    return estimates.vocabulary_of(config, None if usual is None else ROOT / str(usual))
 
 
 def as_text(plan: Plan, steps: list[Step], assumptions: list[str]) -> str:
