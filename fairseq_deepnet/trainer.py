@@ -24,7 +24,6 @@ from . import preemption
 from .checkpoints import last_of, recorded_arguments, save_with_retries
 from .compat import misfit, training_program
 from .dictionaries import RECORD
-from .divergence import options as divergence
 from .divergence import watch
 from .errors import ConfigurationError
 from .files import say
@@ -498,7 +497,7 @@ def _build_instruments(trainer: DeepNetTrainer) -> list[Observer]:
     if settings is not None and trainer.is_data_parallel_master:
         observers.append(Monitor(settings, trainer, folder))
     # after the monitor: they may end the training, and the update's record must be written
-    return observers + watch.observers(divergence.settings(cfg.model), trainer, folder)
+    return observers + watch.observers(watch.watch_settings(cfg.model), trainer, folder)
 
 
 def install() -> None:

@@ -1,6 +1,6 @@
 """Divergence of training runs: detection, explanation, and an early stop.
 
-`watch` observes fairseq's trainer, as the monitor does. `detectors` define trouble, `causes`
+`watch` observes fairseq's trainer, as the monitor does. `detectors` define trouble, `events`
 explains it. The watch warns, or records the end and stops the run; restarting with gentler options
 is up to the supervisor (tools/training). experiments/verdict.py judges finished runs.
 """

@@ -1,4 +1,4 @@
-"""Events of the divergence watch, made from findings of its detectors.
+"""Events of the divergence watch: findings of its detectors, with likely cause and remedies.
 
 An event is one line of divergence.jsonl and one warning in the log:
 
@@ -21,8 +21,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..monitoring import records
+from ..schemes import NormPlacement, scheme_class
 
 NAME: Final = "divergence.jsonl"
+LONG_STACK: Final = 12
+"""Layers per side from which plain Post-LN needs more than a warm-up (paper, Table 1)."""
+EPSILON: Final = 1e-4
+"""Adam's epsilon with which 50L-50L is stable at the learning rate of 6L-6L, measured at 1,024
+tokens per update (docs/reports/depth.md). The first gradients of deep layers are far below it. With
+a smaller epsilon, Adam's step is as long for them as for any other gradient."""
+LONG_ENOUGH_TO_FREEZE: Final = 50
+"""Layers per side from which Post-LN stacks improve with --freeze-norms both
+(docs/reports/depth.md)."""
 LEARNT: Final = 0.1
 """Bits per token below a unigram model that count as learning."""
 Region = tuple[int, int, int]
@@ -59,22 +69,22 @@ class Finding:
 class Event:
     """A finding with the facts that a person needs to judge it."""
 
-    finding: Finding  # of a detector
-    update: int  # at which it was found
+    finding: Finding
+    update: int  # of the detection
     cause: str  # a sentence on the likely cause, with remedies
-    # statistics of the last look at which all was well; empty where there was none
-    last_good: Mapping[str, Any]
-    policy: str  # what is to be done
+    last_good: Mapping[str, Any]  # statistics of the last healthy look, if there was one
+    policy: str  # --on-divergence
     attempt: int  # fallbacks taken before
     is_end: bool = False  # of the trouble, and no event of its own
 
     def record(self) -> dict[str, Any]:
         """Return the line of divergence.jsonl."""
         finding = self.finding
+        line = {"update": self.update, "kind": finding.kind.value, "started": finding.started}
+        if self.is_end:
+            return {**line, "ended": True, "attempt": self.attempt}
         return {
-            "update": self.update,
-            "kind": finding.kind.value,
-            "started": finding.started,
+            **line,
             "what": finding.what,
             "cause": self.cause,
             "layers": {side: list(region) for side, region in finding.layers.items()},
@@ -88,51 +98,29 @@ class Event:
         text = f"divergence at update {self.update:,}: {self.finding.what}"
         if self.finding.started < self.update:
             text += f"; it began at update {self.finding.started:,}"
-        good = [
-            f"{name} {self.last_good[name]:.3g}"
-            for name in ("loss", "nll_loss", "gnorm", "lr")
-            if isinstance(self.last_good.get(name), float)
-        ]
-        if good:
-            text += f". Last good, at update {self.last_good['update']:,}: {', '.join(good)}"
+        names = [name for name in ("loss", "nll_loss", "gnorm", "lr") if name in self.last_good]
+        if names:
+            good = ", ".join(f"{name} {self.last_good[name]:.3g}" for name in names)
+            text += f". Last good, at update {self.last_good['update']:,}: {good}"
         return f"{text}. Likely cause: {self.cause}"
 
 
-def ended(finding: Finding, update: int, attempt: int) -> dict[str, Any]:
-    """Return the line that reports a recovery."""
-    kind, started = finding.kind.value, finding.started
-    return {"update": update, "kind": kind, "started": started, "ended": True, "attempt": attempt}
-
-
 def read(file: Path) -> list[Event]:
-    """Return the events of a run in order; an empty list without a file.
-
-    Lines of another format, perhaps of another version, are skipped.
-    """
-    found = []
+    """Return the events of a run in order; an empty list without a file."""
+    events = []
     for line in records.read(file) if file.is_file() else ():
-        try:
-            found.append(_event(line))
-        except (AttributeError, KeyError, TypeError, ValueError):
-            continue
-    return found
-
-
-def _event(line: Mapping[str, Any]) -> Event:
-    layers = {}
-    for side, region in line.get("layers", {}).items():
-        first, last, depth = map(int, region)
-        layers[side] = first, last, depth
-    what, values = str(line.get("what", "")), line.get("values", {})
-    return Event(
-        Finding(Kind(line["kind"]), int(line["started"]), what, layers, values),
-        update=int(line["update"]),
-        cause=str(line.get("cause", "")),
-        last_good=line.get("last_good", {}),
-        policy=str(line.get("policy", "")),
-        attempt=int(line.get("attempt", 0)),
-        is_end=line.get("ended") is True,
-    )
+        layers = {side: tuple(region) for side, region in line.get("layers", {}).items()}
+        finding = Finding(
+            Kind(line["kind"]),
+            line["started"],
+            line.get("what", ""),
+            layers,
+            line.get("values", {}),
+        )
+        facts = (line.get(key, default) for key, default in (("cause", ""), ("last_good", {})))
+        rest = (line.get("policy", ""), line.get("attempt", 0), line.get("ended") is True)
+        events.append(Event(finding, line["update"], *facts, *rest))
+    return events
 
 
 def region_text(layers: Mapping[str, Region]) -> str:
@@ -143,3 +131,96 @@ def region_text(layers: Mapping[str, Region]) -> str:
         else f"{side} layer {first} of {depth}"
         for side, (first, last, depth) in layers.items()
     )
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """Facts about a run that help to explain its divergence."""
+
+    scheme: str  # of the residuals
+    depths: dict[str, int]  # layers of each side that the model has
+    lr: float  # the peak of the learning rate
+    warmup: int  # updates until it is reached
+    precision: str  # fp32, bf16 or fp16
+    clip: float  # --clip-norm
+    adam_eps: float | None  # --adam-eps; None with another optimiser
+    frozen: str  # --freeze-norms
+
+    @classmethod
+    def of(cls, args: Any) -> Circumstances:
+        """Return the facts that parsed training options contain."""
+        depths = {side: getattr(args, f"{side}_layers", None) for side in ("encoder", "decoder")}
+        rates = getattr(args, "lr", None) or [0.0]
+        is_adam = getattr(args, "optimizer", None) in ("adam", "fused_adam")
+        halves = (name for name in ("fp16", "bf16") if getattr(args, name, False))
+        return cls(
+            scheme=args.residual_scheme,
+            depths={side: n for side, n in depths.items() if isinstance(n, int)} or {"decoder": 0},
+            lr=max(map(float, rates)) if isinstance(rates, list | tuple) else float(rates),
+            warmup=int(getattr(args, "warmup_updates", 0) or 0),
+            precision=next(halves, "fp32"),
+            clip=float(getattr(args, "clip_norm", 0.0) or 0.0),
+            adam_eps=float(args.adam_eps) if is_adam else None,
+            frozen=getattr(args, "freeze_norms", "none"),
+        )
+
+    def when(self, update: int) -> str:
+        """Describe the state of the learning rate at an update."""
+        if self.warmup <= 1:
+            return f"without warm-up, at a learning rate of {self.lr:g} from the first update"
+        rise = f"a warm-up of {self.warmup:,}"
+        if update <= self.warmup:
+            return f"at update {update:,} of {rise} to a learning rate of {self.lr:g}"
+        return f"after {rise} updates to a learning rate of {self.lr:g}"
+
+
+def likely_cause(finding: Finding, run: Circumstances) -> str:
+    """Return one or two sentences with the probable cause and remedies."""
+    kind, when, deepest = finding.kind, run.when(finding.started), max(run.depths.values())
+    is_post = scheme_class(run.scheme).norm is NormPlacement.POST
+    is_plain = run.scheme in ("post-ln", "post-ln-init", "ds-init") and deepest >= LONG_STACK
+    plain = f"plain Post-LN of {'-'.join(map(str, run.depths.values()))} layers"
+    is_half = kind is Kind.LOSS_SCALE or (kind is Kind.NOT_FINITE and run.precision == "fp16")
+    if kind is Kind.VANISHED and is_post:
+        above = " and ".join(
+            f"{side} layer {top + 1}" for side, (_, top, _) in finding.layers.items()
+        )
+        text = (
+            f"the model update exploded {when}: LayerNorm's inputs grew, and the gradient through"
+            f" LayerNorm, about sqrt(d)/|x|, vanishes below {above}"
+        )
+        text += f" ({plain}; paper, Section 3)" if is_plain else ""
+    elif kind is Kind.VANISHED:
+        where = region_text(finding.layers)
+        text = f"updates were too large {when}: what leaves {where} no longer changes the loss"
+    elif kind is Kind.LOSS_SCALE:
+        text = f"gradients overflow fp16 at ever smaller scales: they grow without limit {when}"
+    elif is_half:
+        text = "values left the range of fp16 (65,504)"
+        if run.scheme == "rezero":
+            text += ", which ReZero is known for at any depth (paper, footnote 3)"
+    elif kind is Kind.STALLED:
+        text = f"the model predicts by frequency and ignores its input: {run.when(10**9)}"
+        text += (
+            f" {plain} loses its gradients below the top layers"
+            if is_plain
+            else " updates were too large, or there were too few of them"
+        )
+    elif kind is Kind.NOT_FINITE and not is_post:
+        text = f"the residual stream, which no LayerNorm bounds with {run.scheme}, exploded {when}"
+    else:
+        text = f"one or more updates were too large {when}"
+    vanished = kind is Kind.VANISHED and is_post and not is_plain
+    has_small_eps = run.adam_eps is not None and run.adam_eps < EPSILON
+    can_freeze = deepest >= LONG_ENOUGH_TO_FREEZE and run.frozen != "both"
+    remedies = {
+        "train in --bf16 or fp32": is_half,
+        "clip gradients (--clip-norm 1.0)": kind is Kind.LOSS_SPIKE and run.clip <= 0,
+        "lower --lr": True,
+        "lengthen --warmup-updates": True,
+        f"raise --adam-eps to {EPSILON:g}": vanished and has_small_eps,
+        "start again with --freeze-norms both": vanished and can_freeze,
+        "use --residual-scheme deepnorm": run.scheme != "deepnorm",
+    }
+    *others, last = [remedy for remedy, applies in remedies.items() if applies]
+    return f"{text}; {', '.join(others)} or {last}."

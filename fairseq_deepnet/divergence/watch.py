@@ -10,42 +10,172 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import re
 import sys
+from argparse import SUPPRESS, ArgumentParser
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from .. import ended, signals
 from ..checkpoints import load_checkpoint, num_updates
-from ..errors import ConfigurationError, describe_os_error
+from ..errors import ConfigurationError
 from ..monitoring import records
 from ..monitoring.gradients import LAYER, GradientNorms
 from ..observers import Observer, broadcast_from_rank0, gradient_scale, logged
 from . import events
-from .causes import likely_cause
 from .detectors import LossScale, LossSpike, Stalled, Unigram, VanishedGradients
-from .events import Event, Finding, Kind
-from .nan_report import NanReport
-from .options import Policy, WatchSettings
+from .events import Circumstances, Event, Finding, Kind, likely_cause, region_text
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_FALLBACKS: Final = "lr*0.5 warmup-updates+1000, lr*0.5, update-freq*2"
 LOOK: Final = 10
 """Updates between two looks at gradients; after a suspicious look, every update is examined."""
 TESTED: Final = 2
 """Number of updates by which a checkpoint should precede the trouble: its parameters are first used
 by the next update, which must have been healthy."""
-STOPPED: Final = "the training diverged at update"
 REMEMBERED: Final = 20
 """Number of looks whose statistics are kept, to report the last healthy one."""
+
+
+class Policy(StrEnum):
+    """Reaction to a divergence."""
+
+    OFF = "off"
+    WARN = "warn"
+    STOP = "stop"
+    FALLBACK = "fallback"
+
+
+@dataclass(frozen=True)
+class WatchSettings:
+    """Settings of the watch."""
+
+    policy: Policy  # --on-divergence
+    attempt: int  # fallbacks taken before this start
+    circumstances: Circumstances
+
+
+def add_watch_arguments(parser: ArgumentParser) -> None:
+    """Add --on-divergence, and --fallbacks for `deepnet train`."""
+    parser.add_argument(
+        "--on-divergence",
+        metavar="{off,warn,stop,fallback}",
+        help="what to do when losses or gradients are not finite, the loss spikes or stalls at the"
+        " unigram level, gradients vanish below a depth or the loss scale collapses: a warning with"
+        " layers and likely cause (warn, the default); end the training (stop); go back to the"
+        " newest checkpoint from before and continue with --fallbacks (fallback: scripts/train.sh"
+        " and deepnet train only, which start fairseq-train again)",
+    )
+    parser.add_argument(
+        "--fallbacks",
+        metavar="STEPS",
+        help="for --on-divergence fallback: changes to take one after another, separated by commas;"
+        f" each option=value, option*factor or option+number (default {DEFAULT_FALLBACKS!r})",
+    )
+    parser.add_argument(f"--{signals.ATTEMPT}", type=int, default=0, help=SUPPRESS)
+
+
+def watch_settings(args: Any) -> WatchSettings:
+    """Return the settings of parsed options.
+
+    Raises:
+        ConfigurationError: for an unknown policy, or options without an effect.
+    """
+    name = getattr(args, "on_divergence", None) or Policy.WARN.value
+    if name not in list(Policy):
+        raise ConfigurationError(f"--on-divergence {name} is unknown; choose {', '.join(Policy)}")
+    if getattr(args, "fallbacks", None) is not None and name != Policy.FALLBACK:
+        raise ConfigurationError(
+            f"--fallbacks means nothing with --on-divergence {name}; set --on-divergence fallback"
+        )
+    return WatchSettings(Policy(name), getattr(args, "fallback_step", 0), Circumstances.of(args))
+
+
+class NanReport(logging.Handler):
+    """Captures fairseq's NanDetector, which repeats a failed update with hooks.
+
+    Attributes:
+        first: for each pass the first module with a value that is not finite, and its kind.
+    """
+
+    detector = logging.getLogger("fairseq.nan_detector")
+    detected = re.compile(
+        r"(?P<what>NaN|Inf) detected in output of (?P<module>\S*), shape:"
+        r".*(?P<pass>forward|backward)"
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: dict[str, tuple[str, str]] = {}
+        self.detector.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the first module of each pass, in the order of that pass."""
+        match = self.detected.search(record.getMessage())
+        if match:
+            self.first.setdefault(match["pass"], (match["what"], match["module"].rstrip(",")))
+
+    def finding(
+        self,
+        error: FloatingPointError,
+        update: int,
+        norms: Mapping[str, Sequence[float | None]],
+        suspected: Sequence[int],
+    ) -> Finding:
+        """Describe what happened in terms of layers.
+
+        Args:
+            error: fairseq's error
+            update: the failed update
+            norms: gradient norms by side and layer of fairseq's repetition of the update. Only
+                their finiteness is used: they are of this process's own batches, not normalised,
+                and times the loss scale
+            suspected: updates at which something was wrong before
+        """
+        finite = {
+            side: [None if norm is None else math.isfinite(norm) for norm in row]
+            for side, row in norms.items()
+        }
+        layers = {}
+        for side, row in finite.items():
+            bad = [index for index, is_finite in enumerate(row, 1) if is_finite is False]
+            if bad:
+                layers[side] = bad[0], bad[-1], len(row)
+        at_minimum = "loss scale" in str(error)
+        what = "the loss scale is at its minimum" if at_minimum else "gradients are not finite"
+        if layers:
+            many = sum(last - first + 1 for first, last, _ in layers.values()) > 1
+            what += f": {region_text(layers)} {'have' if many else 'has'} no finite gradient"
+        for way in [way for way in ("forward", "backward") if way in self.first][:1]:
+            kind, module = self.first[way]
+            what += f"; {kind} comes first from {module or 'the model'} in the {way} pass"
+        values = {
+            "error": next(iter(str(error).splitlines()), ""),
+            "finite": finite,
+            "first": {way: module for way, (_, module) in self.first.items()},
+        }
+        return Finding(Kind.NOT_FINITE, min([update, *suspected]), what, layers, values)
+
+
+def blames_numbers(error: FloatingPointError) -> bool:
+    """Return False for gradients that differ between processes: that is no divergence."""
+    return (
+        "inconsistent" not in str(error) or re.search(r"\b(?i:nan|inf)\b", str(error)) is not None
+    )
 
 
 class Judge(Observer):
     """Judge on rank 0: passes fairseq's numbers to the detectors and returns events."""
 
     def __init__(self, settings: WatchSettings, trainer: Any, folder: Path) -> None:
-        self.settings, self.file = settings, folder / events.NAME
+        self.settings, self.folder = settings, folder
+        self.file = folder / events.NAME
         self.norms = GradientNorms(trainer.get_model())
         self.nan_report = NanReport()
         self.unigram: Unigram | None = None
@@ -57,7 +187,7 @@ class Judge(Observer):
         self.stalled = Stalled(self.settings.circumstances.warmup)
         self.vanished = VanishedGradients(update)
         self.scale = LossScale(trainer.cfg.common.min_loss_scale)
-        self.known: dict[Kind, Finding] = {}
+        self.current: dict[Kind, Finding] = {}
         self.good: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
         self.look: dict[str, Any] = {}
         self.lr = 0.0
@@ -66,7 +196,8 @@ class Judge(Observer):
 
     def loaded(self, trainer: Any, update: int) -> None:
         self._start_over(trainer, update)
-        # what this attempt is going to make again; those before it keep their events
+        ended.clear(self.folder)
+        # this attempt repeats later updates; events of earlier attempts stay
         records.keep_until(self.file, update, self.settings.attempt)
 
     def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
@@ -80,7 +211,7 @@ class Judge(Observer):
     def gradients(self, trainer: Any, update: int) -> None:
         self.look, self.lr = {}, float(trainer.get_lr())
         suspects = self.vanished.suspected and self.vanished.finding is None
-        # at once after a start: what was loaded is a state to return to only if it was well
+        # at once after a start: what was loaded is a state to return to only if it was healthy
         if update == self.start + 1 or update % LOOK == 0 or suspects:
             self.look = self._norms(gradient_scale(trainer.optimizer))
 
@@ -92,14 +223,14 @@ class Judge(Observer):
     def end(self, trainer: Any, update: int, made: bool) -> None:
         if self.over:
             return  # with an error, which has been reported
-        scale = loss_scale(trainer.optimizer)
-        if scale is not None:
-            self.scale.add(update, scale, made)
+        scaler = getattr(trainer.optimizer, "scaler", None)
+        if scaler is not None:
+            self.scale.add(update, float(scaler.loss_scale), made)
         if made:
             self._read(update)
         detectors = (self.spike, self.stalled, self.vanished, self.scale)
-        found = [detector.finding for detector in detectors if detector.finding is not None]
-        self._report(update, {finding.kind: finding for finding in found})
+        findings = [detector.finding for detector in detectors if detector.finding is not None]
+        self._report(update, {finding.kind: finding for finding in findings})
 
     def _read(self, update: int) -> None:
         """Pass an update's numbers, as reduced and logged by fairseq, to the detectors."""
@@ -112,88 +243,67 @@ class Judge(Observer):
             self.stalled.judge(self.unigram.level())
         if self.look:
             self.vanished.add(update, self.look)
-            if not self.known and not self.vanished.suspected:
+            if not self.current and not self.vanished.suspected:
                 good = {"update": update, **numbers, "lr": self.lr, "gradient_norm": self.look}
                 self.good.append(good)
 
-    def _report(self, update: int, found: Mapping[Kind, Finding]) -> None:
+    def _report(self, update: int, findings: Mapping[Kind, Finding]) -> None:
         """Report new findings once each, and recoveries."""
-        settings = self.settings
-        for kind, finding in found.items():
-            if kind in self.known:
+        policy, attempt = self.settings.policy.value, self.settings.attempt
+        for kind, finding in findings.items():
+            if kind in self.current:
                 continue
             before = [look for look in self.good if look["update"] < finding.started]
-            event = Event(
-                finding,
-                update,
-                likely_cause(finding, settings.circumstances),
-                before[-1] if before else {},
-                settings.policy.value,
-                settings.attempt,
-            )
+            cause = likely_cause(finding, self.settings.circumstances)
+            last_good = before[-1] if before else {}
+            event = Event(finding, update, cause, last_good, policy, attempt)
             logger.warning("%s", event)
             records.append(self.file, event.record())
             self.due = self.due or event
-        for kind, finding in self.known.items():
-            if kind not in found:
+        for kind, finding in self.current.items():
+            if kind not in findings:
                 logger.info("recovered at update %s: %s has passed", f"{update:,}", kind.value)
-                records.append(self.file, events.ended(finding, update, settings.attempt))
-        self.known = dict(found)
+                event = Event(finding, update, "", {}, policy, attempt, is_end=True)
+                records.append(self.file, event.record())
+        self.current = dict(findings)
 
     def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
-        if not NanReport.blames_numbers(error):
-            return  # processes that disagree are no divergence
+        if not blames_numbers(error):
+            return
         self.over = True
         # fairseq has run the update a second time, to search for the module; its gradients are
         # neither reduced nor scaled, so that only whether they are finite means anything
-        suspected = [finding.started for finding in self.known.values()]
+        suspected = [finding.started for finding in self.current.values()]
         finding = self.nan_report.finding(error, update, self._norms(), suspected)
-        self._report(update, {**self.known, finding.kind: finding})
+        self._report(update, {**self.current, finding.kind: finding})
 
     def detach(self) -> None:
-        self.nan_report.detach()
+        NanReport.detector.removeHandler(self.nan_report)
 
 
 class Watch(Observer):
-    """Part of the watch that runs in every process: with the policy stop, all end together.
+    """Part of the watch that runs in every process with the policy stop: all end together.
 
     Args:
-        settings: settings of divergence.options
         trainer: fairseq's trainer, just built
         folder: folder of divergence.jsonl and ended.json (monitoring.records.run_folder)
         judge: judge on rank 0, which is notified first; None in other processes
     """
 
-    def __init__(
-        self, settings: WatchSettings, trainer: Any, folder: Path, judge: Judge | None
-    ) -> None:
-        self.settings, self.folder, self.judge = settings, folder, judge
+    def __init__(self, trainer: Any, folder: Path, judge: Judge | None) -> None:
+        self.folder, self.judge = folder, judge
         self.save_dir = Path(trainer.cfg.checkpoint.save_dir)
-        self.alone = trainer.data_parallel_world_size == 1
         self.over = False
 
-    def loaded(self, trainer: Any, update: int) -> None:
-        problem = ""
-        if self.judge is not None:
-            try:
-                ended.clear(self.folder)
-            except OSError as error:
-                problem = describe_os_error(error)
-        if self.settings.stops:  # off in all processes alike: `end` exchanges
-            problem = broadcast_from_rank0(trainer, problem)
-        if problem:
-            raise OSError(problem)
-
     def end(self, trainer: Any, update: int, made: bool) -> None:
-        if not self.settings.stops or self.over:
-            return
-        if self.alone or (made and update % LOOK == 0):
+        is_single = trainer.data_parallel_world_size == 1
+        if not self.over and (is_single or (made and update % LOOK == 0)):
             due = self.judge is not None and self.judge.due is not None
             if broadcast_from_rank0(trainer, due):
                 self._stop(trainer, update)
 
     def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
-        if self.settings.stops and NanReport.blames_numbers(error):
+        if blames_numbers(error):
             self._stop(trainer, update)
 
     def _stop(self, trainer: Any, update: int) -> NoReturn:
@@ -205,28 +315,27 @@ class Watch(Observer):
         self.over = True  # fairseq's trainer is left by way of `end`
         if self.judge is not None:
             try:
-                text = self._record(update)
-            except Exception as error:
-                logger.exception("the divergence could not be recorded")
-                text = f"{STOPPED} {update:,}; it could not be recorded: {error}"
-            with contextlib.suppress(OSError):  # the others wait below, terminal or not
-                print(f"fairseq_deepnet: {text}", file=sys.stderr, flush=True)
+                print(
+                    f"fairseq_deepnet: {self._record(self.judge, update)}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            except Exception:
+                logger.exception("the divergence at update %d could not be recorded", update)
         broadcast_from_rank0(trainer, True)
         raise SystemExit(signals.DIVERGED)
 
-    def _record(self, update: int) -> str:
+    def _record(self, judge: Judge, update: int) -> str:
         """Write the record of the end; return a message about it."""
-        event = self.judge.due if self.judge is not None else None
-        started = event.finding.started if event else update
-        record: dict[str, Any] = {"attempt": self.settings.attempt, "started": started}
+        line: dict[str, Any] = {"started": update, "attempt": judge.settings.attempt}
         what = ""
-        if event is not None:
-            line = event.record()
-            record |= {key: line[key] for key in ("layers", "kind", "what", "cause")}
-            what = f" ({event.finding.what})"
+        if judge.due is not None:  # None if the judge itself has failed
+            line, what = judge.due.record(), f" ({judge.due.finding.what})"
+        keys = ("attempt", "started", "layers", "kind", "what", "cause")
+        record = {key: line[key] for key in keys if key in line}
         ended.write(self.folder, ended.Why.DIVERGED, update, **record)
-        good = newest_before(self.save_dir, started)
-        text = f"{STOPPED} {update:,}{what}; {self.folder / events.NAME} has the details. "
+        good = newest_before(self.save_dir, line["started"])
+        text = f"the training diverged at update {update:,}{what}; {judge.file} has the details. "
         if good is None:
             return f"{text}No checkpoint is from before; train again with other options"
         return (
@@ -240,9 +349,9 @@ def newest_before(save_dir: Path, started: int) -> tuple[int, Path] | None:
 
     It is TESTED updates older if possible.
     """
-    before = [found for found in resumable(save_dir) if found[0] < started]
-    tested = [found for found in before if found[0] <= started - TESTED]
-    return max(tested or before, key=lambda found: found[0], default=None)
+    before = [checkpoint for checkpoint in resumable(save_dir) if checkpoint[0] < started]
+    tested = [checkpoint for checkpoint in before if checkpoint[0] <= started - TESTED]
+    return max(tested or before, key=lambda checkpoint: checkpoint[0], default=None)
 
 
 def resumable(save_dir: Path) -> Iterator[tuple[int, Path]]:
@@ -264,14 +373,5 @@ def observers(settings: WatchSettings, trainer: Any, folder: Path) -> list[Obser
             " scripts/train.sh or `deepnet train`, which do, or use --on-divergence stop"
         )
     judge = Judge(settings, trainer, folder) if trainer.is_data_parallel_master else None
-    watch = Watch(settings, trainer, folder, judge)
-    return [watch] if judge is None else [judge, watch]
-
-
-def loss_scale(optimizer: Any) -> float | None:
-    """Return the loss scale of fp16 or --amp, or None."""
-    scaler = getattr(optimizer, "scaler", None)
-    if scaler is None:
-        return None
-    scale = getattr(scaler, "loss_scale", None)
-    return float(scaler.get_scale() if scale is None else scale)
+    watch = Watch(trainer, folder, judge) if settings.policy is Policy.STOP else None
+    return [observer for observer in (judge, watch) if observer is not None]

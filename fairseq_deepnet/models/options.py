@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 
-from ..divergence.options import settings as watch_settings
+from ..divergence.watch import watch_settings
 from ..errors import ConfigurationError
 from ..modules import LayerShape, TransformerLayer
 from ..monitoring.options import monitor_settings

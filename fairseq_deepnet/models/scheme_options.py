@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from ..anatomy import find_stacks
-from ..divergence.options import add_watch_arguments
+from ..divergence.watch import add_watch_arguments
 from ..errors import ConfigurationError
 from ..monitoring.options import add_monitor_arguments
 from ..schemes import (

@@ -1,9 +1,14 @@
-"""A sharded model for fairseq's trainer."""
+"""A sharded model for fairseq's trainer, and its weights, which only rank 0 builds.
+
+fairseq builds the whole model in fp32 in every process before a trainer can shard it: a node with
+eight processes would need memory for eight models. Here the other processes build parameters
+without memory and receive their rows.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -11,6 +16,7 @@ import torch.distributed as dist
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -18,10 +24,10 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from ..footprint.memory import unit_length
-from .building import give_memory
-from .exchange import Exchange
+from ..wrapping import wrap
 
 LAYERS: Final = "layers"
 """fairseq's attribute name for the list of a stack's layers."""
@@ -37,10 +43,9 @@ class ShardedModel(nn.Module):
         device: device of the computation.
         dtype: dtype of the computation.
         unit_bytes: size of a gathered unit of layers.
-        reshard: free a unit after forward and gather it again for backward. Otherwise
-            parameters stay
-            whole for all micro-batches of an update, and gradients are summed whole and
-                reduced once.
+        reshard: free a unit after forward and gather it again for backward. Otherwise parameters
+            stay whole for all micro-batches of an update, and gradients are summed whole and
+            reduced once.
         offload: keep shards in host memory.
 
     Attributes:
@@ -60,23 +65,21 @@ class ShardedModel(nn.Module):
     ) -> None:
         super().__init__()
         self.module: Any = model
-        self.exchange = Exchange(group, device)
+        self.group, self.device, self.rank = group, device, dist.get_rank(group)
+        self.mesh = DeviceMesh.from_group(group, device.type)
         self.dtype, self.reshards = dtype, reshard
         self._stays_whole = False
         self._measured = True
         half = dtype is not torch.float32
+        offloading = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
         settings: dict[str, Any] = {
-            "mesh": self.exchange.mesh,
+            "mesh": self.mesh,
             "mp_policy": MixedPrecisionPolicy(
                 param_dtype=dtype if half else None,
                 reduce_dtype=torch.float32 if half else None,
                 cast_forward_inputs=False,  # types are as in a model that is cast as a whole
             ),
-            "offload_policy": (
-                CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
-                if offload
-                else OffloadPolicy()
-            ),
+            "offload_policy": offloading if offload else OffloadPolicy(),
         }
         cast_buffers(model, dtype, device)
         are_empty = torch.tensor(int(any(p.is_meta for p in model.parameters())), device=device)
@@ -94,9 +97,8 @@ class ShardedModel(nn.Module):
                 for name, p in self.parameters_split.items()
             }
         self.shapes = {name: p.shape for name, p in self.parameters_split.items()}
-        if are_empty:
-            parts = [own.detach() for own in self.own.values()]
-            self.exchange.scatter(lambda index: whole[index], parts, [*self.shapes.values()])
+        for tensor, own in zip(whole, self.own.values(), strict=bool(whole)):
+            self.scatter(tensor, own.detach(), tensor.shape)
         self.gathered: Mapping[str, Any] | None = None
         self.to_load: Mapping[str, Any] | None = None
 
@@ -117,6 +119,31 @@ class ShardedModel(nn.Module):
         """Return the whole shapes of these tensors."""
         return [self.shapes[name] for name, own in self.own.items() if own.requires_grad]
 
+    def whole(self, rows: Tensor, shape: torch.Size) -> Tensor:
+        """Return a whole tensor in rank 0's host memory, and an empty one in other processes.
+
+        All processes call this together, one tensor at a time: none holds two whole tensors on its
+        device.
+
+        Args:
+            rows: this process's rows.
+            shape: shape of the whole tensor.
+        """
+        stride = torch.empty(shape, device="meta").stride()
+        split = DTensor.from_local(
+            rows.to(self.device), self.mesh, [Shard(0)], run_check=False, shape=shape, stride=stride
+        )
+        tensor = split.full_tensor()
+        # a copy: of one process it is the rows themselves, of several it may have padding
+        return tensor.to("cpu").clone() if self.rank == 0 else tensor.new_empty(0)
+
+    def scatter(self, whole: Tensor | None, rows: Tensor, shape: torch.Size) -> None:
+        """Copy rank 0's whole tensor into the rows of all processes, which call this together."""
+        sent = torch.empty(shape, dtype=rows.dtype, device=self.device)
+        if self.rank == 0 and whole is not None:
+            sent.copy_(whole.view(shape))
+        rows.copy_(distribute_tensor(sent, self.mesh, [Shard(0)]).to_local())
+
     @torch.no_grad()
     def all_reduce_grads(self) -> None:
         """Set the gradients of the optimiser's tensors, which backward has already reduced."""
@@ -134,18 +161,17 @@ class ShardedModel(nn.Module):
         if self._measured:
             return
         self._measured = True
-        known = []
-        for name, p in self.parameters_split.items():
-            p.whole_gradient_norm = None  # type: ignore[attr-defined]
-            grad = self.own[name].grad
-            if grad is not None:
-                known.append((p, grad))
-        if known:
-            norms = torch.stack(torch._foreach_norm([grad for _, grad in known]))
-            squares = norms.to(self.exchange.device, torch.float64).square()
-            dist.all_reduce(squares, group=self.exchange.group)
-            for (p, _), norm in zip(known, squares.sqrt().float().unbind(), strict=True):
-                p.whole_gradient_norm = norm  # type: ignore[attr-defined]
+        grads = {p: self.own[name].grad for name, p in self.parameters_split.items()}
+        norms: dict[Any, Tensor] = {}
+        present = [(p, grad) for p, grad in grads.items() if grad is not None]
+        if present:
+            own = torch.stack(torch._foreach_norm([grad for _, grad in present]))
+            squares = own.to(self.device, torch.float64).square()
+            dist.all_reduce(squares, group=self.group)
+            whole = squares.sqrt().float().unbind()
+            norms = {p: norm for (p, _), norm in zip(present, whole, strict=True)}
+        for p in grads:
+            p.whole_gradient_norm = norms.get(p)  # type: ignore[attr-defined]
 
     def forget_gradients(self) -> None:
         """Drop the gradients of a failed pass."""
@@ -209,29 +235,22 @@ class ShardedModel(nn.Module):
         """Gather all parameters on rank 0 for `state_dict`; all processes call this together.
 
         Args:
-            keep_fp32: also return the trained parameters in fp32, in order: the checkpoint's
-                model has
-                them in the dtype of the computation.
+            keep_fp32: also return the trained parameters in fp32, in order: the checkpoint's model
+                has them in the dtype of the computation.
         """
-        named = list(self.own.items())
-        found: dict[str, Tensor] = {}
+        gathered: dict[str, Tensor] = {}
         exact = []
-        parts, shapes = [own.detach() for _, own in named], list(self.shapes.values())
-
-        def take(index: int, whole: Tensor) -> None:
-            name, own = named[index]
+        for name, own in self.own.items():
+            whole = self.whole(own.detach(), self.shapes[name])
             if keep_fp32 and own.requires_grad:
                 exact.append(whole)
-            found[name] = whole if self.dtype is torch.float32 else whole.to(self.dtype).float()
-
-        self.exchange.gather(parts, shapes, take)
-        self.gathered = found if self.exchange.rank == 0 else None
+            gathered[name] = whole if self.dtype is torch.float32 else whole.to(self.dtype).float()
+        self.gathered = gathered if self.rank == 0 else None
         return exact
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return the whole model as fairseq saves it; call it on rank 0 after `gather`."""
-        if self.gathered is None:
-            raise RuntimeError("a sharded model is to be gathered by all processes before")
+        assert self.gathered is not None
         gathered, self.gathered = self.gathered, None
         names = {id(p): name for name, p in self.parameters_split.items()}
         return {
@@ -254,45 +273,36 @@ class ShardedModel(nn.Module):
         mine: dict[str, Any] = self.module.state_dict(keep_vars=True)
         given: Mapping[str, Any] = {}
         problem = ""
-        if self.exchange.rank == 0:
+        if self.rank == 0:
             assert self.to_load is not None
             self.module.upgrade_state_dict(self.to_load)
             given = checkpoint_utils.prune_state_dict(self.to_load, model_cfg)
             problem = mismatch(mine, given, strict)
-        problem = distributed.broadcast_object(problem, 0, self.exchange.group)
+        problem = distributed.broadcast_object(problem, 0, self.group)
         if problem:
             raise RuntimeError(f"Error(s) in loading state_dict for the sharded model:{problem}")
         key_of = {id(value): key for key, value in mine.items()}
-        keys = [key_of[id(p)] for p in self.parameters_split.values()]
-        own = [one.detach() for one in self.own.values()]
-        self.exchange.scatter(lambda index: given[keys[index]], own, list(self.shapes.values()))
+        keys = {name: key_of[id(p)] for name, p in self.parameters_split.items()}
+        for name, own in self.own.items():
+            self.scatter(given.get(keys[name]), own.detach(), self.shapes[name])
         split = set(map(id, self.parameters_split.values()))
-        names_of_buffers = (key for key, value in mine.items() if id(value) not in split)
-        buffers = {key: given[key] for key in names_of_buffers if key in given}
-        buffers = distributed.broadcast_object(buffers, 0, self.exchange.group)
+        buffers = {key: given[key] for key in mine if id(mine[key]) not in split and key in given}
+        buffers = distributed.broadcast_object(buffers, 0, self.group)
         # not fairseq's own, which asks for a version of what is left out here
         nn.Module.load_state_dict(self.module, buffers, strict=False)
         self.to_load = None
 
 
 def mismatch(mine: Mapping[str, Tensor], given: Mapping[str, Any], strict: bool) -> str:
-    """Describe, as torch does, how a checkpoint's tensors differ from a model's in names and
-    shapes.
-    """
-    found = []
-    if strict:
-        kinds = (
-            ("Missing", mine.keys() - given.keys()),
-            ("Unexpected", given.keys() - mine.keys()),
-        )
-        for kind, names in kinds:
-            if names:
-                listed = ", ".join(f'"{name}"' for name in sorted(names))
-                found.append(f"{kind} key(s) in state_dict: {listed}.")
+    """Describe, as torch does, how a checkpoint's tensors differ in names and shapes."""
+    lines = []
+    if strict and mine.keys() != given.keys():
+        missing, unexpected = sorted(mine.keys() - given), sorted(given.keys() - mine)
+        lines.append(f"Missing key(s) in state_dict: {missing}; unexpected: {unexpected}.")
     for key, own in mine.items():
         if key in given and own.shape != given[key].shape:
-            found.append(f"size mismatch for {key}: {[*given[key].shape]}, here {[*own.shape]}.")
-    return "".join(f"\n\t{line}" for line in found)
+            lines.append(f"size mismatch for {key}: {[*given[key].shape]}, here {[*own.shape]}.")
+    return "".join(f"\n\t{line}" for line in lines)
 
 
 def units(model: nn.Module, unit_bytes: int, element: int) -> Iterator[list[nn.Module]]:
@@ -306,12 +316,12 @@ def units(model: nn.Module, unit_bytes: int, element: int) -> Iterator[list[nn.M
         layers = stack._modules.get(LAYERS)
         if not isinstance(layers, nn.ModuleList) or not layers:
             continue
-        held = [*layers._modules.values()]  # LayerDrop's list leaves some out when it iterates
-        each = max(sum(p.numel() for p in layer.parameters()) for layer in held)
+        every = [*layers._modules.values()]  # LayerDrop's list leaves some out when it iterates
+        each = max(sum(p.numel() for p in layer.parameters()) for layer in every)
         segment = getattr(getattr(stack, "checkpointing", None), "every", 0)
         length = unit_length(each * element, segment, unit_bytes)
-        for start in range(0, len(held), length):
-            yield held[start : start + length]
+        for start in range(0, len(every), length):
+            yield every[start : start + length]
 
 
 def cast_buffers(model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
@@ -321,3 +331,60 @@ def cast_buffers(model: nn.Module, dtype: torch.dtype, device: torch.device) -> 
             if buffer is not None:
                 kind = dtype if buffer.is_floating_point() else buffer.dtype
                 module._buffers[name] = buffer.to(device, kind)
+
+
+@contextlib.contextmanager
+def weights_on_rank_0(cfg: Any = None) -> Iterator[None]:
+    """Build parameters without memory in processes other than rank 0; buffers are real.
+
+    Their initialisation does not advance torch's generator, which is set to rank 0's state.
+
+    Args:
+        cfg: fairseq's config of distributed training, which would enable fairscale's wrapping.
+    """
+    group = distributed.get_data_parallel_group() if dist.is_initialized() else None
+    if group is None or distributed.get_data_parallel_world_size() == 1:
+        yield
+        return
+    with without_weights() if distributed.get_data_parallel_rank() else contextlib.nullcontext():
+        yield
+    torch.set_rng_state(distributed.broadcast_object(torch.get_rng_state(), 0, group))
+
+
+@contextlib.contextmanager
+def without_weights() -> Iterator[None]:
+    """Build parameters on the meta device, each as soon as it is registered.
+
+    Objects are kept, so that tied parameters stay tied. Parameters that cannot be changed stay
+    real.
+    """
+    original = nn.Module.register_parameter
+
+    @wrap(nn.Module, "register_parameter")
+    def register_parameter(
+        register: Any, self: nn.Module, name: str, param: nn.Parameter | None
+    ) -> None:
+        register(self, name, param)
+        if param is not None and not param.is_meta:
+            with contextlib.suppress(RuntimeError):
+                _become(param, param.detach().to("meta"))
+
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = original  # type: ignore[method-assign]
+
+
+def give_memory(modules: Iterable[nn.Module]) -> None:
+    """Allocate memory for meta parameters, without initialising it."""
+    for module in modules:
+        for param in module.parameters():
+            if param.is_meta:
+                _become(param, torch.empty_like(param, device="cpu"))
+
+
+def _become(param: nn.Parameter, tensor: Tensor) -> None:
+    """Replace the tensor of a parameter."""
+    other = nn.Parameter(tensor, param.requires_grad)
+    vars(other).update(vars(param))
+    torch.utils.swap_tensors(param, other)

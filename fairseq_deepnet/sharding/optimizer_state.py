@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -28,42 +27,29 @@ def gather(
         exact: whole fp32 weights in half precision.
         flat: store one row with all parameters.
     """
-    shapes, is_first = model.trained_shapes(), model.exchange.rank == 0
-    total = sum(shape.numel() for shape in shapes)
-    found: dict[int, dict[str, Any]] = {index: {**one} for index, one in state["state"].items()}
-    rows: dict[str, Tensor] = {}
-    for key in split_keys(found):
-        held = [index for index, one in found.items() if key in one]
-        parts = [found[index][key] for index in held]
-        if flat:
-            rows[key] = torch.zeros(total if is_first else 0)
-        places = rows[key].split([s.numel() for s in shapes]) if flat and is_first else ()
-        take = functools.partial(_put, found, key, held, places)
-        model.exchange.gather(parts, [shapes[i] for i in held], take)
-    if not is_first:
+    shapes = model.trained_shapes()
+    whole = {
+        index: {
+            key: model.whole(value, shapes[index]) if _is_split(value) else value
+            for key, value in values.items()
+        }
+        for index, values in state["state"].items()
+    }
+    if model.rank:
         return None
-    state = {**state, "state": found}
+    state = {**state, "state": whole}
     if WEIGHTS in state:
         state[WEIGHTS] = [torch.cat([w.reshape(-1) for w in exact])] if flat else exact
-    if flat and found:
+    if flat and whole:
+        first = next(iter(whole.values()))
+        zeros = [torch.zeros(shape.numel()) for shape in shapes]
+        rows = {
+            key: torch.cat([whole.get(i, {}).pop(key, z).reshape(-1) for i, z in enumerate(zeros)])
+            for key in [key for key, value in first.items() if _is_split(value)]
+        }
         group = {**state["param_groups"][0], "params": [0]}
-        state |= {"state": {0: {**next(iter(found.values())), **rows}}, "param_groups": [group]}
+        state |= {"state": {0: {**first, **rows}}, "param_groups": [group]}
     return state
-
-
-def _put(
-    found: dict[int, dict[str, Any]],
-    key: str,
-    held: list[int],
-    places: Sequence[Tensor],
-    number: int,
-    whole: Tensor,
-) -> None:
-    """Store a whole tensor in the state, or at its place in a row."""
-    if places:
-        places[held[number]].copy_(whole.reshape(-1))
-    else:
-        found[held[number]][key] = whole
 
 
 def scatter(model: ShardedModel, read: Any) -> dict[str, Any]:
@@ -75,83 +61,68 @@ def scatter(model: ShardedModel, read: Any) -> dict[str, Any]:
     Raises:
         ConfigurationError: for a state of other parameters, in every process.
     """
-    exchange, shapes = model.exchange, model.trained_shapes()
-    own = [one.detach() for one in model.trained()]
-    whole: dict[str, Any] = {}
-    found: Any = None
-    if exchange.rank == 0:
-        try:
-            whole = _by_parameter(read, shapes)
-            found = skeleton(whole)
-        except ValueError as error:
-            found = str(error)
-    found = distributed.broadcast_object(found, 0, exchange.group)
-    if isinstance(found, str):
-        raise ConfigurationError(found)
+    shapes, own = model.trained_shapes(), [p.detach() for p in model.trained()]
+    whole: Any = None
+    state: Any = None
+    if model.rank == 0:
+        whole = _by_parameter(read, shapes)
+        state = whole and skeleton(whole)
+    state = distributed.broadcast_object(state, 0, model.group)
+    if state is None:
+        raise ConfigurationError(
+            "the checkpoint's optimiser state is of other parameters; train the same parameters as"
+            " before, or give --reset-optimizer"
+        )
 
-    def take(indices: list[int], of: Any) -> list[Tensor]:
-        parts = [torch.zeros_like(own[index], dtype=torch.float32) for index in indices]
-        exchange.scatter(lambda n: of(indices[n]), parts, [shapes[i] for i in indices])
-        return parts
+    def take(tensor: Tensor | None, index: int) -> Tensor:
+        rows = torch.zeros_like(own[index], dtype=torch.float32)
+        model.scatter(tensor, rows, shapes[index])
+        return rows
 
-    state = found["state"]
-    for key in split_keys(state):
-        held = [index for index, one in state.items() if one.get(key) == BY_ROWS]
-        parts = take(held, lambda index, key=key: whole["state"][index][key])
-        for index, part in zip(held, parts, strict=True):
-            state[index][key] = part
-    if WEIGHTS in found:
-        found[WEIGHTS] = take([*range(len(own))], lambda index: whole[WEIGHTS][index])
-    result: dict[str, Any] = found
+    for index, values in state["state"].items():
+        for key, value in values.items():
+            if isinstance(value, str):
+                values[key] = take(whole and whole["state"][index][key], index)
+    if WEIGHTS in state:
+        state[WEIGHTS] = [take(whole and whole[WEIGHTS][i], i) for i in range(len(own))]
+    result: dict[str, Any] = state
     return result
 
 
 def skeleton(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an optimiser's state without its sharded tensors."""
-    numbers = {
+    """Return an optimiser's state with placeholders for its sharded tensors."""
+    values = {
         index: {key: BY_ROWS if _is_split(value) else value for key, value in one.items()}
         for index, one in state["state"].items()
     }
-    return {**state, "state": numbers, **({WEIGHTS: None} if WEIGHTS in state else {})}
-
-
-def split_keys(state: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Return the keys of tensors that are sharded by rows, in the same order in all processes.
-
-    Numbers that some optimisers store as tensors, such as step counts, have no dimension.
-    """
-    is_split = {k: None for one in state.values() for k, held in one.items() if _is_split(held)}
-    return [*is_split]
+    return {**state, "state": values, **({WEIGHTS: None} if WEIGHTS in state else {})}
 
 
 def _is_split(value: Any) -> bool:
-    return value.dim() > 0 if isinstance(value, Tensor) else value == BY_ROWS
+    """True for a tensor of rows; step counts, which some optimisers store so, have no dimension."""
+    return isinstance(value, Tensor) and value.dim() > 0
 
 
-def _by_parameter(state: Any, shapes: list[torch.Size]) -> dict[str, Any]:
+def _by_parameter(state: Any, shapes: list[torch.Size]) -> dict[str, Any] | None:
     """Return a checkpoint's optimiser state with one tensor per parameter.
 
-    Raises:
-        ValueError: for a state of other parameters.
+    None for a state of other parameters.
     """
     wanted = sum(shape.numel() for shape in shapes)
     state = split(state, shapes)
-    count = sum(len(group["params"]) for group in state["param_groups"])
-    held = state.get(WEIGHTS)
-    found = wanted if held is None else sum(weights.numel() for weights in held)
-    fits = count == len(shapes) and found == wanted
-    for index, one in state["state"].items():
-        tensors = [value for value in one.values() if isinstance(value, Tensor) and value.dim()]
+    fits = sum(len(group["params"]) for group in state["param_groups"]) == len(shapes)
+    for index, values in state["state"].items():
+        tensors = filter(_is_split, values.values())
         fits = fits and all(value.shape == shapes[index] for value in tensors)
+    weights = state.get(WEIGHTS)
+    if weights is not None:
+        fits = fits and sum(weight.numel() for weight in weights) == wanted
     if not fits:
-        raise ValueError(
-            "the checkpoint's optimiser state is of other parameters; train the same parameters as"
-            " before, or give --reset-optimizer"
-        )
-    return state if held is None else {**state, WEIGHTS: parts_of(held, shapes)}
+        return None
+    return state if weights is None else {**state, WEIGHTS: parts_of(weights, shapes)}
 
 
-def parts_of(weights: Sequence[torch.Tensor], shapes: Sequence[torch.Size]) -> list[torch.Tensor]:
+def parts_of(weights: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
     """Return weights of these shapes from one tensor per parameter or from one row of all."""
     if len(weights) == 1 and len(shapes) > 1:
         weights = weights[0].split([shape.numel() for shape in shapes])
@@ -166,13 +137,12 @@ def split(moments: dict[str, Any], shapes: list[torch.Size]) -> dict[str, Any]:
     (group, *others) = moments["param_groups"]
     if others or len(group["params"]) != 1 or len(shapes) == 1:
         return moments
-    found: dict[int, dict[str, Any]] = {index: {} for index in range(len(shapes))}
+    state: dict[int, dict[str, Any]] = {index: {} for index in range(len(shapes))}
     for name, value in moments["state"].get(group["params"][0], {}).items():
-        numbers = sum(shape.numel() for shape in shapes)
         parts = [value] * len(shapes)
-        if isinstance(value, torch.Tensor) and value.numel() == numbers:
+        if isinstance(value, Tensor) and value.numel() == sum(s.numel() for s in shapes):
             parts = [part.float().clone() for part in parts_of([value.flatten()], shapes)]
         for index, part in enumerate(parts):
-            found[index][name] = part
+            state[index][name] = part
     group = {**group, "params": list(range(len(shapes)))}
-    return {**moments, "state": found, "param_groups": [group]}
+    return {**moments, "state": state, "param_groups": [group]}

@@ -40,9 +40,7 @@ from ..optim.fairseq_adam import clipping_factor, gradient_norm
 from ..optim.fp32_state import WEIGHTS, ExactFP16Optimizer
 from ..trainer import DeepNetTrainer
 from . import optimizer_state
-from .building import weights_on_rank_0
-from .exchange import describe
-from .model import ShardedModel
+from .model import ShardedModel, weights_on_rank_0
 
 logger = logging.getLogger(__name__)
 torch.serialization.add_safe_globals([distributed._TensorPlaceholder])  # in fairseq's broadcasts
@@ -103,30 +101,24 @@ def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
     common, shared = cfg.common, cfg.distributed_training
     dropped = any(isinstance(m, LayerDropModuleList) and m.p > 0 for m in model.modules())
     efficient = common.memory_efficient_fp16 or common.memory_efficient_bf16
-    found = [
-        (efficient, "--memory-efficient-*", "use --bf16 or --fp16: weights are split, in fp32"),
-        (common.amp, "--amp", "use --bf16 or --fp16"),
-        (dropped, "--encoder-layerdrop, --decoder-layerdrop", "leave them out"),
-        (getattr(cfg.model, "compile", False), "--compile", "leave it out"),
-        (cfg.ema.store_ema, "--store-ema", "leave it out, and average checkpoints instead"),
-        (cfg.optimization.use_bmuf, "--use-bmuf", "leave it out"),
-        (shared.zero_sharding != "none", "--zero-sharding", "leave it out: it is built in"),
-        (shared.pipeline_model_parallel, "--pipeline-model-parallel", "leave it out"),
-        (common.model_parallel_size > 1, "--model-parallel-size", "leave it out"),
-        (common.quantization_config_path, "--quantization-config-path", "leave it out"),
-        (common.tpu, "--tpu", "leave it out"),
-        (shared.use_sharded_state, "--use-sharded-state", "rank 0 writes one ordinary file"),
-        (
-            utils.has_parameters(criterion),
-            f"a criterion with parameters ({type(criterion).__name__})",
-            "use another --criterion",
+    refused = {
+        "--memory-efficient-*": efficient,
+        "--amp": common.amp,
+        "--encoder-layerdrop, --decoder-layerdrop": dropped,
+        "--compile": getattr(cfg.model, "compile", False),
+        "--store-ema": cfg.ema.store_ema,
+        "--use-bmuf": cfg.optimization.use_bmuf,
+        "--zero-sharding": shared.zero_sharding != "none",
+        "--use-sharded-state": shared.use_sharded_state,
+        f"a criterion with parameters ({type(criterion).__name__})": utils.has_parameters(
+            criterion
         ),
-    ]
-    for is_asked, option, remedy in found:
-        if is_asked:
+    }
+    for option, is_given in refused.items():
+        if is_given:
             raise ConfigurationError(
-                f"{option} cannot be had with --ddp-backend {FULLY_SHARDED}: {remedy}, or use"
-                " --ddp-backend legacy_ddp"
+                f"{option} is not supported with --ddp-backend {FULLY_SHARDED}: leave it out, or"
+                " use --ddp-backend legacy_ddp"
             )
 
 
@@ -169,7 +161,6 @@ class ShardedTrainer(DeepNetTrainer):
 
     offloads: bool
     _state_to_load: Any = None
-    _has_told = False
     _gathered_optim_state: Any
     is_fsdp = False
     use_distributed_wrapper = True
@@ -257,7 +248,7 @@ class ShardedTrainer(DeepNetTrainer):
 
         def of_all(norm: Tensor) -> Tensor:
             square = norm.to(self.device, torch.float64).square()
-            dist.all_reduce(square, group=self.sharded.exchange.group)
+            dist.all_reduce(square, group=self.sharded.group)
             return square.sqrt().to(norm.device, norm.dtype)
 
         norm: Tensor = self.optimizer.clip_grad_norm(clip_norm, aggregate_norm_fn=of_all)
@@ -266,10 +257,6 @@ class ShardedTrainer(DeepNetTrainer):
     def train_step(self, samples: Sequence[Any], raise_oom: bool = False) -> Any:
         self.sharded.gathered = self._gathered_optim_state = None
         self.sharded.split_again()
-        if self._has_told:  # it continued all the same: a good state alone was not saved
-            dist.distributed_c10d._get_default_store().delete_key(FAILURE)
-            self._has_told = False
-            _ERRORS.clear()
         with self._telling_others():
             return super().train_step(samples, raise_oom)
 
@@ -297,21 +284,20 @@ class ShardedTrainer(DeepNetTrainer):
         except Exception as error:
             _ERRORS.append(error)
             rank, store = self.data_parallel_rank, dist.distributed_c10d._get_default_store()
-            if not _is_of_communication(error):
-                with contextlib.suppress(Exception):
-                    store.set(FAILURE, f"rank {rank} has failed: {describe(error)}")
-                    self._has_told = True
-                if rank == 0 and self.data_parallel_world_size > 1:
-                    time.sleep(LINGER)
-                raise
+            is_lost = isinstance(error, dist.DistError) or "gloo" in str(error)
             word = "another process has ended without a word: it was killed, or its node is gone"
             try:
-                if store.check([FAILURE]):
+                if not is_lost:
+                    text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+                    store.set(FAILURE, f"rank {rank} has failed: {text}")
+                elif store.check([FAILURE]):
                     word = store.get(FAILURE).decode()
             except Exception:  # rank 0 keeps the store
                 word = "rank 0 has ended: its own last line says why, unless it was killed"
             if rank == 0 and self.data_parallel_world_size > 1:
                 time.sleep(LINGER)
+            if not is_lost:
+                raise
             raise ConfigurationError(f"rank {rank} cannot continue: {word}") from error
 
     def consolidate_optimizer(self) -> None:
@@ -365,10 +351,3 @@ def _is_alone_with_error() -> bool:
     """True while handling an error that the other processes do not know of."""
     error = sys.exception()
     return error is not None and not isinstance(error, FloatingPointError)
-
-
-def _is_of_communication(error: Exception) -> bool:
-    """True for errors caused by the loss of another process."""
-    if isinstance(error, dist.DistError):
-        return True
-    return isinstance(error, RuntimeError) and "gloo" in str(error)

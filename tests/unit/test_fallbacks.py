@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.divergence.options import DEFAULT_FALLBACKS
+from fairseq_deepnet.divergence.watch import DEFAULT_FALLBACKS
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.tools.training import fallbacks

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fairseq_deepnet.divergence.events import Event, Finding, Kind, ended, read
+from fairseq_deepnet.divergence.events import Event, Finding, Kind, read
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES, Level
 from fairseq_deepnet.tools.plotting.runs import GridKey, distinct_names, read_run, read_runs
@@ -66,7 +66,7 @@ EVENT = Event(VANISHED, 12, "no warm-up", {"update": 1, "loss": 9.5}, "stop", 1)
 
 
 def test_events_are_read_as_they_were_written(tmp_path: Path) -> None:
-    add_events(tmp_path, EVENT.record(), ended(VANISHED, 40, 1))
+    add_events(tmp_path, EVENT.record(), {**EVENT.record(), "update": 40, "ended": True})
     first, second = read(tmp_path / "divergence.jsonl")
     assert first == EVENT
     assert (second.is_end, second.update, second.finding.started) == (True, 40, 2)

@@ -1,5 +1,6 @@
-"""Parts of the divergence watch: unigram level, NaN detector, checkpoints from before."""
+"""Parts of the divergence watch: unigram level, NaN detector, cause, checkpoints from before."""
 
+import dataclasses
 import logging
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,100 @@ import pytest
 import torch
 
 from fairseq_deepnet.divergence.detectors import ENOUGH, Unigram
-from fairseq_deepnet.divergence.events import Kind
-from fairseq_deepnet.divergence.nan_report import NanReport
-from fairseq_deepnet.divergence.watch import Judge, newest_before
+from fairseq_deepnet.divergence.events import Circumstances, Event, Finding, Kind, likely_cause
+from fairseq_deepnet.divergence.watch import Judge, NanReport, newest_before
+
+POST_LN = Circumstances(
+    scheme="post-ln",
+    depths={"encoder": 18, "decoder": 18},
+    lr=1e-3,
+    warmup=0,
+    precision="fp32",
+    clip=0.0,
+    adam_eps=1e-8,
+    frozen="none",
+)
+VANISHED = Finding(Kind.VANISHED, 2, "gradients have vanished", {"decoder": (1, 14, 18)})
+
+
+def cause(finding: Finding = VANISHED, **changes: object) -> str:
+    return likely_cause(finding, dataclasses.replace(POST_LN, **changes))  # type: ignore[arg-type]
+
+
+def test_deep_post_ln_without_warm_up_is_told_as_the_paper_tells_it() -> None:
+    text = cause()
+    for part in (
+        "the model update exploded without warm-up, at a learning rate of 0.001",
+        "LayerNorm's inputs grew",
+        "about sqrt(d)/|x|, vanishes below decoder layer 15",
+        "18-18 layers",
+        "lower --lr",
+        "--warmup-updates",
+        "--residual-scheme deepnorm",
+    ):
+        assert part in text
+
+
+def test_the_state_of_the_warm_up_is_told() -> None:
+    assert "at update 2 of a warm-up of 4,000" in cause(warmup=4000)
+    later = dataclasses.replace(VANISHED, started=5000)
+    assert "after a warm-up of 4,000 updates" in cause(later, warmup=4000)
+
+
+def test_deepnorm_is_not_told_to_use_deepnorm() -> None:
+    text = cause(scheme="deepnorm")
+    assert "--residual-scheme" not in text
+    assert "plain Post-LN" not in text
+
+
+def test_a_deep_stack_is_told_of_adams_epsilon() -> None:
+    assert "or raise --adam-eps to 0.0001." in cause(scheme="deepnorm", adam_eps=1e-8)
+    for changes in ({"adam_eps": 1e-4}, {"adam_eps": None}):
+        assert "--adam-eps" not in cause(scheme="deepnorm", **{"adam_eps": 1e-8, **changes})
+    assert "--adam-eps" not in cause(adam_eps=1e-8)  # plain Post-LN: not tried
+
+
+def test_frozen_norms_are_proposed_where_they_are_known_to_help() -> None:
+    deep = {"encoder": 50, "decoder": 50}
+    assert "or start again with --freeze-norms both." in cause(scheme="deepnorm", depths=deep)
+    for changes in ({"depths": {"decoder": 18}}, {"frozen": "both"}, {"scheme": "pre-ln"}):
+        assert "--freeze-norms" not in cause(**{"scheme": "deepnorm", "depths": deep, **changes})
+    assert "--freeze-norms" not in cause(depths=deep)  # plain Post-LN: not tried
+
+
+def test_every_kind_has_a_cause_that_ends_as_a_sentence() -> None:
+    for kind in Kind:
+        text = cause(dataclasses.replace(VANISHED, kind=kind))
+        assert text.endswith(".")
+        assert "--lr" in text
+
+
+def test_an_event_is_one_record_and_one_readable_line() -> None:
+    good = {"update": 1, "loss": 12.65, "nll_loss": 12.6, "gnorm": 4.1, "lr": 1e-3}
+    event = Event(VANISHED, 12, cause(), good, "warn", 0)
+    record = event.record()
+    assert record["update"] == 12
+    assert record["layers"] == {"decoder": [1, 14, 18]}
+    assert record["last_good"] == good
+    assert str(event).startswith(
+        "divergence at update 12: gradients have vanished; it began at update 2. Last good, at"
+        " update 1: loss 12.7, nll_loss 12.6, gnorm 4.1, lr 0.001. Likely cause: the model update"
+    )
+    assert "Last good" not in str(dataclasses.replace(event, last_good={}))
+    assert dataclasses.replace(event, is_end=True).record()["ended"] is True
+
+
+def test_norms_of_an_update_that_failed_tell_only_whether_they_are_finite() -> None:
+    report = NanReport()
+    NanReport.detector.removeHandler(report)
+    norms: dict[str, list[float | None]] = {
+        "encoder": [512.0, None],
+        "decoder": [float("inf"), 1.0, 1.0],
+    }
+    finding = report.finding(FloatingPointError("gradients are Nan/Inf"), 3, norms, [])
+    assert "decoder layer 1 of 3 has no finite gradient" in finding.what
+    assert finding.values["finite"] == {"encoder": [True, None], "decoder": [False, True, True]}
+    assert "gradient_norm" not in finding.values  # of other units than those of the last good look
 
 
 def test_the_unigram_level_of_equally_frequent_words_is_their_logarithm() -> None:
@@ -42,7 +134,7 @@ def test_the_first_module_that_fairseq_names_and_the_layers_are_told() -> None:
         logger.warning("NaN detected in output of decoder.layers.3, %s, forward", shape)
         logger.warning("NaN detected in output of decoder.output_projection, %s, backward", shape)
     finally:
-        logger.removeHandler(report)
+        NanReport.detector.removeHandler(report)
     nan = float("nan")
     finding = report.finding(
         FloatingPointError("gradients are Nan/Inf"),
@@ -80,7 +172,7 @@ def test_the_newest_checkpoint_from_before_was_tested_by_an_update_if_possible(
 
 def make_judge(report: Any) -> Judge:
     judge = Judge.__new__(Judge)
-    judge.over, judge.due, judge.known, judge.nan_report = False, None, {}, report
+    judge.over, judge.due, judge.current, judge.nan_report = False, None, {}, report
     judge._norms = dict  # type: ignore[method-assign]
     return judge
 
@@ -91,7 +183,7 @@ def test_a_training_that_ends_with_an_error_is_reported_once(
     """fairseq's trainer is left by way of `end`, which has nothing more to say."""
     reported = []
     report = NanReport()
-    report.detach()
+    NanReport.detector.removeHandler(report)
     judge = make_judge(report)
     monkeypatch.setattr(judge, "_report", lambda update, found: reported.append(list(found)))
     judge.failed(None, 7, FloatingPointError("NaN detected: loss"))

@@ -127,7 +127,7 @@ def steps_of(text: str | None, present: Options) -> tuple[Step, ...]:
         for step in steps:
             changed(step, present)  # refuses what is not there
         return steps
-    from fairseq_deepnet.divergence.options import DEFAULT_FALLBACKS
+    from fairseq_deepnet.divergence.watch import DEFAULT_FALLBACKS
 
     known = [
         tuple(change for change in step if change.option.replace("-", "_") in present)
