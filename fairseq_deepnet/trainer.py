@@ -29,8 +29,7 @@ from .errors import ConfigurationError
 from .files import say
 from .footprint import FULLY_SHARDED
 from .monitoring.instruments import OF_SPLIT
-from .monitoring.monitor import Monitor
-from .monitoring.options import monitor_settings
+from .monitoring.monitor import Monitor, monitor_settings
 from .monitoring.records import run_folder
 from .observers import Observer
 from .optim.half_precision import improve

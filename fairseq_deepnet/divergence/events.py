@@ -110,16 +110,17 @@ def read(file: Path) -> list[Event]:
     events = []
     for line in records.read(file) if file.is_file() else ():
         layers = {side: tuple(region) for side, region in line.get("layers", {}).items()}
-        finding = Finding(
-            Kind(line["kind"]),
-            line["started"],
-            line.get("what", ""),
-            layers,
-            line.get("values", {}),
+        what, values = line.get("what", ""), line.get("values", {})
+        event = Event(
+            Finding(Kind(line["kind"]), line["started"], what, layers, values),
+            update=line["update"],
+            cause=line.get("cause", ""),
+            last_good=line.get("last_good", {}),
+            policy=line.get("policy", ""),
+            attempt=line.get("attempt", 0),
+            is_end=line.get("ended", False),
         )
-        facts = (line.get(key, default) for key, default in (("cause", ""), ("last_good", {})))
-        rest = (line.get("policy", ""), line.get("attempt", 0), line.get("ended") is True)
-        events.append(Event(finding, line["update"], *facts, *rest))
+        events.append(event)
     return events
 
 

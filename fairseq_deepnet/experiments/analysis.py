@@ -270,7 +270,7 @@ def _by_updates(runs: Sequence[MonitoredRun]) -> list[Curve]:
 FIGURES: Final = {"fig3a": _fig3a, "fig3b": _fig3b, "fig3c": _fig3c, "fig4": _fig4, "fig5": _fig5}
 
 
-# From records to numbers. A quantity's name and layout are those of monitoring/quantities.py.
+# From records to numbers. A quantity's name and layout are those of monitoring/quantities.md.
 
 
 def model_update(record: Record) -> float | None:

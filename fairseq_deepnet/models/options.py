@@ -10,7 +10,7 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from ..divergence.watch import watch_settings
 from ..errors import ConfigurationError
 from ..modules import LayerShape, TransformerLayer
-from ..monitoring.options import monitor_settings
+from ..monitoring.monitor import monitor_settings
 from ..schemes import SCHEMES, NormPlacement, Place, ResidualScheme, Side, scheme_class
 from .running_options import check_running
 

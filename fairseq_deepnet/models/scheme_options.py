@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from ..anatomy import find_stacks
 from ..divergence.watch import add_watch_arguments
 from ..errors import ConfigurationError
-from ..monitoring.options import add_monitor_arguments
+from ..monitoring.monitor import add_monitor_arguments
 from ..schemes import (
     DEFAULT_SCHEME,
     SCHEMES,

@@ -1,5 +1,4 @@
-"""The monitor: writes all wanted quantities of each due update to monitor.jsonl, TensorBoard and
-log.
+"""The monitor: writes the quantities of each due update to monitor.jsonl, TensorBoard and log.
 
 The process that writes checkpoints measures. Gradients include all processes, activations only its
 own share of the batch.
@@ -8,7 +7,9 @@ own share of the batch.
 from __future__ import annotations
 
 import logging
+from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,87 @@ from fairseq.logging import metrics
 from torch.utils.tensorboard import SummaryWriter
 
 from ..anatomy import find_stacks
+from ..errors import ConfigurationError
 from ..observers import Observer, gradient_scale, logged
 from ..schemes import scheme_class
 from . import records
 from .bound import UpdateBound
 from .gradients import LAYER
-from .instruments import INSTRUMENTS, ON_PROBE, Bounds, Instrument, Subject, Values, padding_of
-from .options import MonitorSettings
+from .instruments import (
+    INSTRUMENTS,
+    ON_PROBE,
+    Bounds,
+    Instrument,
+    Subject,
+    Values,
+    absent,
+    padding_of,
+)
 from .probe import ORIGIN, Origin
+from .records import EVERYTHING, QUANTITIES
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class MonitorSettings:
+    """Settings: what to measure, and how often."""
+
+    interval: int  # updates between two records
+    quantities: tuple[str, ...]  # names in quantities.md
+
+
+def add_monitor_arguments(parser: ArgumentParser) -> None:
+    """Add --monitor-interval and --monitor."""
+    parser.add_argument(
+        "--monitor-interval",
+        type=int,
+        metavar="N",
+        help="measure gradients, activations and model updates at every N-th update, into"
+        " monitor.jsonl and TensorBoard (0, the default: never); changes no number of the training",
+    )
+    parser.add_argument(
+        "--monitor",
+        metavar="QUANTITIES",
+        help=f"what to measure, separated by commas (default {EVERYTHING}); the table is"
+        " monitoring/quantities.md",
+    )
+
+
+def monitor_settings(args: Any) -> MonitorSettings | None:
+    """Return the settings of a model's arguments; None if nothing is measured.
+
+    Raises:
+        ConfigurationError: for a negative interval, an unknown quantity, quantities without an
+            interval, and quantities that the model does not have.
+    """
+    interval, wanted = getattr(args, "monitor_interval", None), getattr(args, "monitor", None)
+    names = [name.strip() for name in (wanted or EVERYTHING).split(",") if name.strip()]
+    is_all = EVERYTHING in names
+    quantities = tuple(QUANTITIES) if is_all else tuple(dict.fromkeys(names))
+    unknown = [name for name in quantities if name not in QUANTITIES]
+    if unknown or not quantities:
+        raise ConfigurationError(
+            f"--monitor {wanted!r}: unknown {', '.join(unknown) or 'empty list'}; choose"
+            f" {EVERYTHING} or some of {', '.join(QUANTITIES)}, separated by commas"
+        )
+    if interval is None and wanted is not None:
+        # an interval of 0 is no mistake: it turns off what a configuration file asks for
+        raise ConfigurationError(
+            f"--monitor {wanted} measures nothing without --monitor-interval; give the updates"
+            " between two records, as in --monitor-interval 100, or leave out --monitor"
+        )
+    if interval is not None and interval < 0:
+        raise ConfigurationError(f"--monitor-interval {interval}: give updates, or 0 for never")
+    scheme = scheme_class(args.residual_scheme, "--residual-scheme")
+    lacking = absent(scheme, bool(getattr(args, "layernorm_embedding", False)))
+    missing = [name for name in quantities if name in lacking]
+    if missing and not is_all:
+        raise ConfigurationError(
+            f"--monitor: --residual-scheme {scheme.name} has no {', '.join(missing)}"
+            f"; leave out what it lacks, or give --monitor {EVERYTHING}"
+        )
+    return MonitorSettings(interval, quantities) if interval else None
 
 
 class Monitor(Observer):

@@ -1,4 +1,6 @@
-"""monitor.jsonl: one line per monitored update, appended during training and read by plots.
+"""The monitored quantities, read from quantities.md, and their records.
+
+monitor.jsonl has one line per monitored update, appended during training and read by plots.
 
 A line is a JSON object:
 
@@ -15,7 +17,10 @@ Numbers that are not finite are the words "nan", "inf" and "-inf", which strict 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +29,41 @@ from ..records import strict
 
 NAME: Final = "monitor.jsonl"
 Record = dict[str, Any]
+
+
+class Level(StrEnum):
+    """Unit with one value of a quantity."""
+
+    MODEL = "model"
+    STACK = "side"
+    PART = "layer and part"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Row of the table, with one field per column."""
+
+    name: str  # in --monitor, monitor.jsonl, TensorBoard and figures
+    level: Level  # what there is a value of
+    unit: str  # of each value
+    when: str  # moment of the update at which it is taken
+    meaning: str  # what it is, with its reduction
+    source: str  # where the paper has it
+
+
+def _rows() -> list[Quantity]:
+    found = []
+    for line in Path(__file__).with_name("quantities.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("| `"):
+            cells = re.split(r"(?<!\\)\|", line)[1:-1]
+            name, level, *rest = (cell.strip().replace(r"\|", "|") for cell in cells)
+            found.append(Quantity(name.strip("`"), Level(level), *rest))
+    return found
+
+
+QUANTITIES: Final = {quantity.name: quantity for quantity in _rows()}
+"""Name -> quantity, in the order of the table."""
+EVERYTHING: Final = "all"
 
 
 def run_folder(save_dir: Path) -> Path:

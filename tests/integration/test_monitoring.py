@@ -10,7 +10,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fairseq_deepnet.monitoring.quantities import QUANTITIES
+from fairseq_deepnet.monitoring.records import QUANTITIES
 from tests.integration.conftest import SMALL, TRAIN
 from tests.support.training import logged, train_here, train_together
 

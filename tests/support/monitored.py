@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_deepnet.monitoring import records
-from fairseq_deepnet.monitoring.quantities import QUANTITIES, Level
+from fairseq_deepnet.monitoring.records import QUANTITIES, Level
 
 HEAD = "2024-05-01 12:00:00 | INFO | "
 PARTS = {

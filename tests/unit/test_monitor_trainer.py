@@ -124,7 +124,7 @@ def test_options_that_are_not_supported_are_refused(option: str, tmp_path: Path)
         ),
         (
             ("--monitor-interval=1", "--monitor=update_bound", "--residual-scheme=pre-ln"),
-            "--residual-scheme pre-ln has no update_bound; leave it out",
+            "--residual-scheme pre-ln has no update_bound; leave out",
         ),
         (
             (

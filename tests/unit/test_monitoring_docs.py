@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairseq_deepnet.monitoring import quantities
+from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.instruments import INSTRUMENTS
 from fairseq_deepnet.monitoring.probe import SENTENCES
 
@@ -14,8 +14,8 @@ PAGE = ROOT / "docs" / "guides" / "inspect-a-run.md"
 
 def test_each_quantity_has_one_instrument_and_all_that_the_table_says() -> None:
     named = [name for instrument in INSTRUMENTS for name in instrument.quantities]
-    assert sorted(named) == sorted(quantities.QUANTITIES)
-    for row in quantities.QUANTITIES.values():
+    assert sorted(named) == sorted(records.QUANTITIES)
+    for row in records.QUANTITIES.values():
         assert row.unit
         assert row.when
         assert row.meaning

@@ -14,7 +14,7 @@ from plotly.offline import get_plotlyjs
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.monitoring import records
-from fairseq_deepnet.monitoring.quantities import QUANTITIES
+from fairseq_deepnet.monitoring.records import QUANTITIES
 from fairseq_deepnet.tools.plotting import images, page
 from fairseq_deepnet.tools.plotting.runs import Grid, Run, read_runs
 from tests.support.monitored import add_events, make_run

@@ -9,7 +9,7 @@ import numpy as np
 
 from fairseq_deepnet.divergence.events import Event, Finding, Kind, read
 from fairseq_deepnet.monitoring import records
-from fairseq_deepnet.monitoring.quantities import QUANTITIES, Level
+from fairseq_deepnet.monitoring.records import QUANTITIES, Level
 from fairseq_deepnet.tools.plotting.runs import GridKey, distinct_names, read_run, read_runs
 from fairseq_deepnet.tools.scores import read_scores
 from tests.support.monitored import add_events, add_score, make_run

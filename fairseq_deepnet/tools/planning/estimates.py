@@ -32,7 +32,7 @@ from fairseq_deepnet.models.deepnet_transformer import DeepNetTransformerModel
 from fairseq_deepnet.models.options import layer_shape
 from fairseq_deepnet.models.running_options import checkpointing_of
 from fairseq_deepnet.models.scheme_options import scheme_in
-from fairseq_deepnet.monitoring.options import monitor_settings
+from fairseq_deepnet.monitoring.monitor import monitor_settings
 from fairseq_deepnet.schemes import Role, Side, Sublayer
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.corpora.folder import DataFolder

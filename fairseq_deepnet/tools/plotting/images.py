@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fairseq_deepnet.monitoring.quantities import QUANTITIES
+from fairseq_deepnet.monitoring.records import QUANTITIES
 from fairseq_deepnet.tools.plotting.runs import SIDES, Grid, GridKey, Run
 from fairseq_deepnet.tools.plotting.series import (
     SHOWN,

@@ -18,7 +18,7 @@ from plotly.subplots import make_subplots
 
 from fairseq_deepnet.divergence.events import region_text
 from fairseq_deepnet.files import shown
-from fairseq_deepnet.monitoring.quantities import QUANTITIES
+from fairseq_deepnet.monitoring.records import QUANTITIES
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.plotting.curves import Curves
 from fairseq_deepnet.tools.plotting.runs import SIDES, Grid, GridKey, Run

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fairseq_deepnet.divergence import events
 from fairseq_deepnet.divergence.events import Event
 from fairseq_deepnet.monitoring import records
-from fairseq_deepnet.monitoring.quantities import QUANTITIES, Level
+from fairseq_deepnet.monitoring.records import QUANTITIES, Level
 from fairseq_deepnet.tools.plotting.curves import LOG, Curves, number, read_metrics
 
 LOGGED: Final = {

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_deepnet.divergence.events import Event
-from fairseq_deepnet.monitoring.quantities import QUANTITIES, Level
+from fairseq_deepnet.monitoring.records import QUANTITIES, Level
 from fairseq_deepnet.tools.plotting.runs import LOGGED, SIDES, Grid, GridKey, Run
 
 SHOWN: Final = (*LOGGED, *QUANTITIES)
