@@ -9,12 +9,14 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import fairseq.checkpoint_utils
 import fairseq.trainer
 import torch
+import torch.distributed as dist
 from fairseq import utils
 from fairseq.file_io import PathManager
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
@@ -43,6 +45,9 @@ SHARDS: Final = "num_shards"
 """Key of a saved epoch iterator: processes that shared the batches."""
 PATIENCE: Final = "patience"
 """Key of a checkpoint's extra state: what --patience counts."""
+CHECKPOINT_TIMEOUT: Final = timedelta(hours=6)
+"""Time for which processes wait while another reads or writes a checkpoint. Other collectives time
+out after minutes: 10 with NCCL, 30 with gloo."""
 BAD_EPOCHS: Final = "num_bad_epochs"
 """Key of the state of reduce_lr_on_plateau, which fairseq does not save."""
 
@@ -88,6 +93,10 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         self.epoch_itr: Any = None
         self.saved = 0
         self.is_signalled: Any = False  # or a tensor on the device
+        self.is_saving = False  # rank 0 may still be writing a checkpoint
+        self.checkpoint_group: Any = None
+        if self.data_parallel_world_size > 1:
+            self.checkpoint_group = dist.new_group(backend="gloo", timeout=CHECKPOINT_TIMEOUT)
         self.wrap_model()
         self.observers = build_observers(self)
         follow_training_program()
@@ -249,6 +258,16 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
             self.saved = self.get_num_updates()
         return path
 
+    def wait_for_checkpoint(self) -> None:
+        """Wait until all processes have read or written their checkpoint."""
+        if self.checkpoint_group is not None:
+            dist.barrier(group=self.checkpoint_group)
+
+    def consolidate_optimizer(self) -> None:
+        """Prepare a checkpoint in all processes; rank 0 writes it afterwards."""
+        super().consolidate_optimizer()
+        self.is_saving = True
+
     def save_now(self, filename: str) -> None:
         """Save what fairseq would save at this point, between two of its own checkpoints."""
         saver = fairseq.checkpoint_utils.save_checkpoint
@@ -278,12 +297,14 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
 
         refuse_other_scheme(self, filename, reset_optimizer)
         self._refuse_other_dictionaries(filename, reset_optimizer)
+        self.before_reading(filename)
         try:
             extra: dict[str, Any] | None = super().load_checkpoint(
                 filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters
             )
         except Exception as error:
             raise self._explained(error, filename) from error
+        self.wait_for_checkpoint()
         self.saved = self.get_num_updates()
         if extra is not None:
             if not reset_optimizer:
@@ -298,6 +319,9 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
                 )
         self.notify("loaded", self.get_num_updates())
         return extra
+
+    def before_reading(self, filename: str) -> None:
+        """Do nothing: every process reads the checkpoint itself."""
 
     def starts_over(self, filename: str) -> bool:
         """Tell whether a checkpoint gives this training only its weights."""
@@ -524,6 +548,10 @@ def follow_training_program() -> None:
     ) -> Any:
         if isinstance(trainer, DeepNetTrainer):
             trainer.after_update(epoch_itr)
-        return act(cfg, trainer, task, epoch_itr, *rest)
+        result = act(cfg, trainer, task, epoch_itr, *rest)
+        if isinstance(trainer, DeepNetTrainer) and trainer.is_saving:
+            trainer.is_saving = False
+            trainer.wait_for_checkpoint()
+        return result
 
     program.is_followed = True

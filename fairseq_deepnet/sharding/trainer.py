@@ -26,6 +26,7 @@ import torch.distributed as dist
 from fairseq import optim, utils
 from fairseq.distributed import DistributedTimeoutWrapper
 from fairseq.distributed import utils as distributed
+from fairseq.file_io import PathManager
 from fairseq.modules import LayerDropModuleList
 from fairseq.optim import FairseqOptimizer, lr_scheduler
 from fairseq.optim.fp16_optimizer import FP16Optimizer
@@ -307,6 +308,7 @@ class ShardedTrainer(DeepNetTrainer):
         """
         if _is_alone_with_error():
             return
+        self.is_saving = True
         self.sharded.free()
         keep = not self.cfg.checkpoint.no_save_optimizer_state
         state = self.optimizer.state_dict() if keep else {}
@@ -328,6 +330,11 @@ class ShardedTrainer(DeepNetTrainer):
         with self._telling_others():
             return super().save_checkpoint(filename, extra_state)
 
+    def before_reading(self, filename: str) -> None:
+        """Wait for rank 0, which reads the checkpoint and then broadcasts it."""
+        if self.data_parallel_rank and PathManager.isfile(filename):
+            self.wait_for_checkpoint()
+
     def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> Any:
         """Load a checkpoint on rank 0, which sends each process its rows."""
         self.cfg.checkpoint.load_checkpoint_on_all_dp_ranks = False
@@ -338,6 +345,7 @@ class ShardedTrainer(DeepNetTrainer):
             self._state_to_load = state.get("last_optimizer_state")
             if self._state_to_load is not None:
                 state["last_optimizer_state"] = {}  # something to load
+            self.wait_for_checkpoint()
             return state
 
         try:

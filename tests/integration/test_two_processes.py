@@ -1,9 +1,17 @@
 """Data-parallel training: two CPU processes with half the batch each make one process's update."""
 
+import functools
+import time
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
+import torch.distributed as dist
+from fairseq import checkpoint_utils
 
+from fairseq_deepnet import trainer
 from tests.integration.conftest import SMALL, TRAIN
 from tests.support.training import train_here, train_together
 
@@ -23,3 +31,34 @@ def test_two_processes_make_the_update_of_one(tiny_data: Path, tmp_path: Path) -
     assert alone["model"].keys() == together["model"].keys()
     for name, value in alone["model"].items():
         torch.testing.assert_close(together["model"][name], value, atol=1e-5, rtol=0, msg=name)
+
+
+def slow_disk(rank: int) -> None:
+    """Make rank 0 write and read checkpoints for longer than collectives wait for it."""
+    for name in ("init_process_group", "new_group"):
+        short = functools.partial(getattr(dist, name), timeout=timedelta(seconds=10))
+        setattr(dist, name, short)
+    if rank == 0:
+        save, load = trainer.save_with_retries, checkpoint_utils.load_checkpoint_to_cpu
+
+        def slow_save(*args: Any) -> None:
+            time.sleep(12)
+            save(*args)
+
+        def slow_load(*args: Any, **kwargs: Any) -> Any:
+            time.sleep(12)
+            return load(*args, **kwargs)
+
+        trainer.save_with_retries = slow_save
+        checkpoint_utils.load_checkpoint_to_cpu = slow_load
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["legacy_ddp", "fully_sharded"])
+def test_processes_wait_longer_for_a_checkpoint_than_for_a_collective(
+    backend: str, tiny_data: Path, tmp_path: Path
+) -> None:
+    words = [*OPTIONS, f"--ddp-backend={backend}", "--no-epoch-checkpoints"]
+    for last in (1, 2):  # the second run starts with the checkpoint of the first
+        ended = train_together(tiny_data, tmp_path, *words, f"--max-update={last}", begin=slow_disk)
+        assert ended == [0, 0]
