@@ -29,7 +29,7 @@ STAMP=$ENVIRONMENT/.deepnet-setup
 LOCK=$ENVIRONMENT/.deepnet-setup.lock
 LOG=$ENVIRONMENT/deepnet-setup.log
 
-# The content of the stamp: the extras, then everything else that an installation depends on.
+# Content of the stamp: the extras, then everything else on which an installation depends.
 stamp_text() {
     printf '%s\n' "$extras"
     cksum <"$ROOT/setup.py"
@@ -38,7 +38,7 @@ stamp_text() {
     grep -s '^version' "$ENVIRONMENT/pyvenv.cfg" || true
 }
 
-# Succeed if all is installed; also sets `extras`: those asked for, otherwise those of the last time, otherwise dev.
+# Succeed if everything is installed. Also set `extras`: the requested extras, otherwise the last ones, otherwise dev.
 is_done() {
     local installed=dev
     [[ ! -f $STAMP ]] || installed=$(<"$STAMP")
@@ -118,9 +118,9 @@ install_everything() {
     say "$(requirement fairseq-fixed), compiling takes a minute or two"
     pip_install "$(requirement numpy)" cython
     # With build isolation pip would compile against a second torch, the newest. Without debugging symbols
-    # compiling takes three quarters of the time, and the result half the space. pip keeps the wheel and
-    # takes it again next time, also after torch moved: what links to torch in it (libnat, libbase) serves
-    # Levenshtein and BASE models only.
+    # compiling takes three quarters of the time, and the result half the space. pip caches the wheel and
+    # reuses it, also with another torch: its parts that link to torch (libnat, libbase) serve only
+    # Levenshtein and BASE models.
     CFLAGS="${CFLAGS:--O2 -g0 -fwrapv -DNDEBUG}" \
         pip_install --no-build-isolation "$(requirement torch)" "$(requirement fairseq-fixed)"
     say "fairseq_deepnet${extras:+ with $extras}"
@@ -128,7 +128,7 @@ install_everything() {
 }
 
 # fairseq-fixed requires torchaudio, which only its speech tasks use. The newest torchaudio is older than our torch and
-# cannot be loaded beside it, and transformers imports it wherever it is installed. It goes last: pip would bring it back.
+# cannot be loaded beside it, and transformers imports it if it is installed. Remove it last: pip would install it again.
 remove_broken_torchaudio() {
     if ! "$ENVIRONMENT/bin/python" -c 'import torchaudio' &>/dev/null; then
         quietly "$ENVIRONMENT/bin/python" -m pip uninstall --quiet --yes torchaudio

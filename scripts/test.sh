@@ -23,7 +23,7 @@ if [[ ${1:-} == --all ]]; then
 fi
 activate_environment
 cd "$ROOT"
-unset PYTHONSAFEPATH # tests start modules of this folder
+unset PYTHONSAFEPATH # tests run modules of this folder
 
 failed=()
 check() {
@@ -35,7 +35,7 @@ check() {
 }
 
 check "ruff (lint)" ruff check --quiet
-check "ruff (format: 'ruff format' mends it)" ruff format --check --quiet
+check "ruff (format: 'ruff format' fixes it)" ruff format --check --quiet
 check "mypy" mypy --no-error-summary
 site=$(mktemp -d)
 check "mkdocs" env NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet --site-dir "$site"
@@ -46,7 +46,7 @@ for name in "${failed[@]}"; do
 done
 [[ ${#failed[@]} -gt 0 ]] || log "ruff, mypy, mkdocs and shellcheck are clean"
 
-unset DEEPNET_COMMAND # the tests type commands of their own
+unset DEEPNET_COMMAND # the tests set their own command names
 # The workers share the cores: one thread each.
 export OMP_NUM_THREADS=1
 status=0

@@ -35,7 +35,7 @@ die() {
     exit 2
 }
 
-# The absolute path of the Python environment: the active one, otherwise VENV, otherwise .venv in the project.
+# Absolute path of the Python environment: the active environment, otherwise VENV, otherwise .venv in the project.
 environment_dir() {
     local place=${VIRTUAL_ENV:-${VENV:-$ROOT/.venv}}
     [[ $place == /* ]] || place=$PWD/$place
@@ -43,22 +43,22 @@ environment_dir() {
 }
 
 # Set up the environment if needed (silent when nothing changed) and put it first on PATH.
-# DEEPNET_SKIP_SETUP=1 trusts the environment that is on PATH already (tests, containers).
+# DEEPNET_SKIP_SETUP=1 trusts the environment on PATH (tests, containers).
 activate_environment() {
-    export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} # the code of this very clone, whatever is installed
+    export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} # this clone's code comes before an installed package
     [[ ${DEEPNET_SKIP_SETUP:-0} != 1 ]] || return 0
     bash "$ROOT/scripts/setup.sh"
     VIRTUAL_ENV=$(environment_dir)
     export VIRTUAL_ENV PATH=$VIRTUAL_ENV/bin:$PATH
 }
 
-# End this script as `deepnet` with these words; with --variables it takes the script's variables as its options.
+# Replace this script by `deepnet` with these words; --variables makes the script's variables its options.
 hand_over() {
     activate_environment
     exec deepnet "$@"
 }
 
-# End this script as `deepnet $1` of a run or a checkpoint; the words after that go to fairseq.
+# Replace this script by `deepnet $1` of a run or a checkpoint; later words go to fairseq.
 evaluate() {
     local command=$1
     shift

@@ -19,9 +19,9 @@ recipe_variables() {
     [[ $DEPTH == "$1" ]] || name+=_${DEPTH}l
 }
 
-# train_recipe CONFIG NAME DATA SCRIPT [fairseq-train options]: make DATA in data/ by SCRIPT where it is missing, and
-# train in runs/NAME, with SCHEME and SEED added where they differ from the defaults; unless the user names other
-# folders. STACKS names those that DEPTH is the depth of (encoder decoder). Never returns.
+# train_recipe CONFIG NAME DATA SCRIPT [fairseq-train options]: build data/DATA with SCRIPT if it is missing, and train
+# in runs/NAME, plus SCHEME and SEED if they differ from the defaults. The variables DATA and RUN override these folders.
+# STACKS lists the stacks whose depth is DEPTH (encoder decoder). Never returns.
 train_recipe() {
     local config=$1 run=$2 script=$4 stack depths=()
     [[ $SCHEME == deepnorm ]] || run+=_$SCHEME
@@ -32,12 +32,12 @@ train_recipe() {
     export RUN DATA
     shift 4
     if [[ ! -f $DATA/corpus.json && $DRY_RUN == 0 ]]; then
-        # nodes that wait for the data, and a queue, would be paid for nothing
+        # nodes and queued jobs that wait for the data would cost money
         if [[ ${NODES:-1} != 1 || ${LAUNCHER:-auto} == slurm ]]; then
             die "no data in $DATA: make it first, on one machine, with OUT=$(printf '%q' "$DATA") bash scripts/$script, or set DATA=FOLDER"
         fi
         log "no data in $DATA yet: making it"
-        # the seed of a corpus is another one: every run trains on the same sentences
+        # SEED does not apply to the corpus: every run trains on the same sentences
         (unset SEED && OUT=$DATA bash "$ROOT/scripts/$script")
     fi
     for stack in ${STACKS:-encoder decoder}; do
