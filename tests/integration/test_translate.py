@@ -7,7 +7,9 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,22 +54,20 @@ def parsed(*words: str) -> argparse.Namespace:
     return parser.parse(words)
 
 
-class Translate:
-    """Calls `deepnet translate` and gives back what a process would."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.capsys = capsys
-
-    def __call__(self, *words: object) -> subprocess.CompletedProcess[str]:
-        arguments = ["translate", *map(str, words), "--threads", "1"]
-        status = cli.main(arguments)
-        caught = self.capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, status, caught.out, caught.err)
+Translate = Callable[..., Any]
 
 
 @pytest.fixture
 def translate(capsys: pytest.CaptureFixture[str]) -> Translate:
-    return Translate(capsys)
+    """Calls `deepnet translate` and gives back the results of a process."""
+
+    def call(*words: object) -> Any:
+        arguments = ["translate", *map(str, words), "--threads", "1"]
+        status = cli.main(arguments)
+        caught = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, status, caught.out, caught.err)
+
+    return call
 
 
 @needs_ctranslate2

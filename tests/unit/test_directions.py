@@ -216,21 +216,8 @@ def test_deepnet_directions_prints_the_table_and_fails_while_it_is_incomplete(
     (tmp_path / "list").write_text("en-de\nen-fr\n", encoding="utf-8")
     assert cli.main(["directions", str(folder), "--expect", str(tmp_path / "list")]) == 0
     capsys.readouterr()
-    assert cli.main(["directions", str(tmp_path / "absent")]) == 2
-    assert "there is no folder" in capsys.readouterr().err
     assert cli.main(["directions", str(data)]) == 2
     assert "has no SRC-TGT.json" in capsys.readouterr().err
-
-
-def test_deepnet_directions_takes_a_data_folder_of_one_pair(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "data" / "text").mkdir(parents=True)
-    (tmp_path / "data" / "text" / "test.en").write_text("a\n", encoding="utf-8")
-    record = {"source": "de", "target": "en", "lines": {"train": 29_000}}
-    (tmp_path / "data" / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
-    assert cli.main(["directions", str(folder), "--data", str(tmp_path / "data")]) == 0
-    assert "| low resource" in capsys.readouterr().out
 
 
 def test_zero_shot_directions_are_in_no_average_of_trained_ones(tmp_path: Path) -> None:

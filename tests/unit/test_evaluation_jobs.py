@@ -15,7 +15,6 @@ from fairseq_deepnet.tools.evaluation.directions import (
     Job,
     Translated,
     finish,
-    parts_of,
     translate_all,
 )
 from fairseq_deepnet.tools.evaluation.evaluate import texts_of
@@ -71,16 +70,6 @@ class Inventor(Engine):
         return [[Hypothesis(line, 0.0)] for line in lines]
 
 
-def test_parts_hold_every_line_once_the_longest_first() -> None:
-    lines = ["a" * (7 * number % 50) for number in range(1000)]
-    parts = list(parts_of(lines, processes=2, threads=1))
-    assert len(parts) == 16
-    order = [number for part in parts for number in part]
-    assert sorted(order) == list(range(1000))
-    lengths = [len(lines[number]) for number in order]
-    assert lengths == sorted(lengths, reverse=True)
-
-
 def test_translations_of_parts_are_in_the_order_of_the_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +115,13 @@ def test_a_direction_is_scored_with_the_tokenizer_of_its_target(
     assert f"|tok:{tokenizer}|" in scores["bleu_signature"]
     recorded = json.loads(job.record.read_text(encoding="utf-8"))
     assert {key: recorded[key] for key in scores} == scores
+
+
+def test_sides_of_different_lengths_are_refused(tmp_path: Path) -> None:
+    job = job_of(tmp_path, "de-en")
+    job.source.write_text("one\ntwo\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"news\.de-en\.de has 2 lines and .*news\.de-en\.en 1"):
+        job.lines()
 
 
 @pytest.mark.parametrize("language", ["de", "en"])

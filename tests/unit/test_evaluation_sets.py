@@ -126,8 +126,6 @@ def test_a_second_call_does_nothing_and_another_set_is_not_overwritten(
     ("name", "raw", "model", "message"),
     [
         ("flores101", None, ["de", "en"], "needs RAW: deepnet download flores101"),
-        ("flores101", "absent", ["de", "en"], "there is no folder or archive"),
-        ("flores101", "flores101_dataset", ["de", "yi"], "the model knows no two languages"),
         ("wmt10", None, ["de", "fr"], "the model knows no two languages"),
         ("ted28", "flores101_dataset", ["de", "en"], r"lacks 1 files: all_talks_test.tsv"),
     ],

@@ -64,8 +64,7 @@ def test_the_floor_on_real_references_is_almost_nothing(language: str, shared_da
     assert found.counted >= 0.99 * len(lines)
     assert found.share is not None
     assert found.share <= 0.002
-    others = [name for name in FOUR if name != language]
-    for other in others:
+    for other in set(FOUR) - {language}:
         wrong = off_target(lines, other, FOUR)
         assert wrong.share is not None
         assert wrong.share >= 0.998

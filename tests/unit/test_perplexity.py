@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,37 +50,31 @@ def option(call: list[str], name: str) -> str:
     return call[call.index(name) + 1]
 
 
-class Command:
-    """`deepnet perplexity` on the CPU in this process, for its speed; what it prints is kept."""
-
-    def __init__(
-        self, fakes: FakeBin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.setenv("PATH", fakes.path())
-        self.capsys = capsys
-
-    def __call__(self, command: str, *words: str | Path) -> int:
-        status = cli.main([command, "--gpus", "0", *map(str, words)])
-        caught = self.capsys.readouterr()
-        self.stdout, self.stderr = caught.out, caught.err
-        return status
+Command = Callable[..., Any]
 
 
 @pytest.fixture
-def command(
+def perplexity(
     fake_bin: FakeBin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    return Command(fake_bin, monkeypatch, capsys)
+    """Calls `deepnet perplexity` on the CPU; returns status, output and errors."""
+    monkeypatch.setenv("PATH", fake_bin.path())
+
+    def call(*words: str | Path) -> Any:
+        status = cli.main(["perplexity", "--gpus", "0", *map(str, words)])
+        return status, *capsys.readouterr()
+
+    return call
 
 
 def test_a_language_model_is_measured_as_it_was_trained_and_only_once(
-    fake_bin: FakeBin, command: Command, tmp_path: Path
+    fake_bin: FakeBin, perplexity: Command, tmp_path: Path
 ) -> None:
     run = make_run(tmp_path, "language_modeling")
     said = "Evaluated 30 tokens in 1s\nLoss (base 2): 3.0000, Perplexity: 8.00\n"
     fake_bin.add("fairseq-eval-lm", stdout=said)
-    assert command("perplexity", run) == 0, command.stderr
-    first = command.stdout
+    status, first, errors = perplexity(run)
+    assert status == 0, errors
     (call,) = fake_bin.calls("fairseq-eval-lm")
     assert call[0] == str(tmp_path / "data")
     assert option(call, "--path") == str(run / "checkpoints" / "checkpoint_best.pt")
@@ -96,23 +91,23 @@ def test_a_language_model_is_measured_as_it_was_trained_and_only_once(
         (run / "scores" / "test.checkpoint_best.perplexity.json").read_text(encoding="utf-8")
     )
     assert (record["perplexity"], record["updates"], record["words"]) == (8.0, 20, words)
-    assert command("perplexity", run) == 0
-    assert command.stdout == first
+    assert perplexity(run)[:2] == (0, first)
     assert len(fake_bin.calls("fairseq-eval-lm")) == 1
 
 
 def test_a_masked_model_is_validated_and_no_perplexity_of_words_is_claimed(
-    fake_bin: FakeBin, command: Command, tmp_path: Path
+    fake_bin: FakeBin, perplexity: Command, tmp_path: Path
 ) -> None:
     run = make_run(tmp_path, "masked_lm")
     line = '2026 | INFO | test | {"epoch": null, "test_loss": "4.000", "test_ppl": "16"}\n'
     fake_bin.add("fairseq-validate", stdout=line)
-    assert command("perplexity", "--batch", "99", run, "--", "--seed", "7") == 0, command.stderr
+    status, printed, errors = perplexity("--batch", "99", run, "--", "--seed", "7")
+    assert status == 0, errors
     (call,) = fake_bin.calls("fairseq-validate")
     assert (option(call, "--task"), option(call, "--valid-subset")) == ("masked_lm", "test")
     assert (option(call, "--max-tokens"), call[-2:]) == ("99", ["--seed", "7"])
-    assert command.stdout.startswith("perplexity 16.00 per masked (15 %) subword (4.000 bits)")
-    assert "per word" not in command.stdout
+    assert printed.startswith("perplexity 16.00 per masked (15 %) subword (4.000 bits)")
+    assert "per word" not in printed
 
 
 SHORT = "Evaluated 29 tokens in 1s\nLoss (base 2): 3.0000, Perplexity: 8.00\n"
@@ -129,7 +124,7 @@ SHORT = "Evaluated 29 tokens in 1s\nLoss (base 2): 3.0000, Perplexity: 8.00\n"
 )
 def test_what_cannot_be_measured_is_one_line_and_leaves_no_score(
     fake_bin: FakeBin,
-    command: Command,
+    perplexity: Command,
     tmp_path: Path,
     task: str,
     words: list[str],
@@ -138,6 +133,7 @@ def test_what_cannot_be_measured_is_one_line_and_leaves_no_score(
 ) -> None:
     run = make_run(tmp_path, task)
     fake_bin.add("fairseq-eval-lm", stdout=printed)
-    assert command("perplexity", *words, run) == 2
-    assert message in command.stderr.splitlines()[-1]
+    status, _, errors = perplexity(*words, run)
+    assert status == 2
+    assert message in errors.splitlines()[-1]
     assert not (run / "scores").exists()
