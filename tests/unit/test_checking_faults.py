@@ -41,22 +41,15 @@ def test_the_model_in_which_faults_are_planted_is_sound() -> None:
     assert faults(model_of(), set()) == ""
 
 
-def test_scaled_biases() -> None:
+@pytest.mark.parametrize("factor", [1.0, ENCODER.beta])
+def test_biases_left_at_their_default_or_scaled_with_the_weights(factor: float) -> None:
     model = model_of()
     for layer in model.encoder.layers:
         nn.init.uniform_(layer.fc1.bias, -(64**-0.5), 64**-0.5)  # nn.Linear's default
-        layer.fc1.bias.data.mul_(ENCODER.beta)
+        layer.fc1.bias.data.mul_(factor)
     text = faults(model, {"biases"})
     assert text.startswith("encoder biases of fc1: std up to 0.0")
     assert text.endswith(", expected 0.")
-
-
-def test_biases_left_at_their_default() -> None:
-    model = model_of()
-    for layer in model.decoder.layers:
-        nn.init.uniform_(layer.self_attn.q_proj.bias, -(64**-0.5), 64**-0.5)
-    text = faults(model, {"biases"})
-    assert "decoder biases of self_attn.q_proj" in text
 
 
 def test_a_scaled_vocabulary_projection() -> None:
@@ -96,22 +89,24 @@ def test_pre_ln_without_alpha() -> None:
     assert "encoder self_attn, ffn: x + G(LN(x)), expected LN(" in text
 
 
-def test_the_inverted_constant_of_the_encoder() -> None:
+@pytest.mark.parametrize(
+    ("side", "names", "factor"),
+    [
+        (Side.ENCODER, VALUE_PATH, 1.15 / 0.87),
+        (Side.DECODER, VALUE_PATH, DECODER.beta**-2),
+        (Side.DECODER, VALUE_PATH, DECODER.beta),
+        (Side.ENCODER, ("q_proj", "k_proj"), ENCODER.beta),
+    ],
+    ids=["inverted constant", "inverted beta", "beta applied twice", "scaled queries and keys"],
+)
+def test_wrong_gains(side: Side, names: tuple[str, ...], factor: float) -> None:
     model = model_of()
-    scale_weights(model.encoder, VALUE_PATH, 1.15 / 0.87)
+    scale_weights(getattr(model, side.value), names, factor)
     text = faults(model, {"weights"})
-    assert text.startswith("encoder self_attn.v_proj, self_attn.out_proj, fc1, fc2: gain")
-    assert f"gain {1.15 / 0.87 * ENCODER.beta:.2g}" in text
-    assert f"expected gain {ENCODER.beta:.3g}." in text
-
-
-@pytest.mark.parametrize("power", [-1, 2])
-def test_an_inverted_beta_and_one_that_was_applied_twice(power: int) -> None:
-    model = model_of()
-    scale_weights(model.decoder, VALUE_PATH, DECODER.beta ** (power - 1))
-    text = faults(model, {"weights"})
-    assert f"gain {DECODER.beta**power:.2g}" in text
-    assert f"expected gain {DECODER.beta:.3g}." in text
+    due = GAINS[side].beta if names is VALUE_PATH else 1.0
+    assert text.startswith(f"{side.value} self_attn.{names[0]}, self_attn.{names[1]}")
+    assert f"gain {due * factor:.2g}" in text
+    assert f"expected gain {due:.3g}." in text
 
 
 def test_an_unscaled_cross_attention() -> None:
@@ -122,14 +117,6 @@ def test_an_unscaled_cross_attention() -> None:
     text = faults(model, {"weights"})
     assert text.startswith("decoder encoder_attn.v_proj, encoder_attn.out_proj: gain")
     assert text.endswith("expected gain 0.38.")
-
-
-def test_scaled_queries_and_keys() -> None:
-    model = model_of()
-    scale_weights(model.encoder, ("q_proj", "k_proj"), ENCODER.beta)
-    text = faults(model, {"weights"})
-    assert text.startswith("encoder self_attn.q_proj, self_attn.k_proj: gain")
-    assert text.endswith("expected gain 1.")
 
 
 def test_alpha_on_the_branch() -> None:

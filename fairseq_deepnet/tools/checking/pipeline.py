@@ -1,8 +1,4 @@
-"""Compare a model with a claim: one pipeline for our models and for any torch module.
-
-from fairseq_deepnet.tools.checking import check
-print(check(model, {"input_ids": tokens}, claims="deepnorm"))
-"""
+"""Compare a model with a claim: one pipeline for our models and for any torch module."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ from fairseq_deepnet.schemes import (
     Side,
     scheme_class,
 )
-from fairseq_deepnet.tools.checking import expected
+from fairseq_deepnet.tools.checking import expected, measure
 from fairseq_deepnet.tools.checking.expected import Claim
 from fairseq_deepnet.tools.checking.findings import (
     Fault,
@@ -38,17 +34,7 @@ from fairseq_deepnet.tools.checking.findings import (
     layer_numbers,
 )
 from fairseq_deepnet.tools.checking.layouts import Layout, find_layers
-from fairseq_deepnet.tools.checking.measure import (
-    SAME,
-    Fit,
-    LayerFit,
-    expected_layer,
-    fit_residuals,
-    random_batch,
-    rms,
-    run_model,
-    same,
-)
+from fairseq_deepnet.tools.checking.measure import Fit, LayerFit, rms, same
 from fairseq_deepnet.tools.tables import listed
 
 SMALL: Final = 1e-2
@@ -132,9 +118,9 @@ def compare(
     if claim.whole:
         faults += check_trainable(model, claim)
     model.double().eval()
-    batch = random_batch(model, stacks) if batch is None else batch
-    done = run_model(model, stacks, batch, backward=claim.whole)
-    fits = fit_residuals(model, stacks, batch)
+    batch = measure.random_batch(model, stacks) if batch is None else batch
+    done = measure.run_model(model, stacks, batch, backward=claim.whole)
+    fits = measure.fit_residuals(model, stacks, batch)
     for stack, side, layers, streams, normed in zip(
         stacks, sides, fits, done.streams, done.normed, strict=True
     ):
@@ -253,7 +239,7 @@ def check_residuals(
         residuals = scheme.build_residuals(Place(stack.side, index), sublayers, width)
         learned |= any(list(residual.state_dict()) for residual in residuals.values())
         own = [residuals[sublayer] for sublayer in sublayers]
-        expected_layers.append(expected_layer(own, scheme, layer))
+        expected_layers.append(measure.expected_layer(own, scheme, layer))
     judged |= not learned
     fits, due = ([layer.sublayers for layer in some] for some in (layers, expected_layers))
     groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
@@ -300,7 +286,7 @@ def formula(fits: Sequence[Fit]) -> str:
     inner = "x"
     if norms[0] is NormPlacement.PRE:
         inner = f"{factor([(fit.inner, fit.inner) for fit in fits])}LN(x)"
-    exact = all(fit.error <= SAME for fit in fits)
+    exact = all(fit.error <= measure.SAME for fit in fits)
     branch = f"{factor([fit.branch for fit in fits])}G({inner})" if exact else f"T(G({inner}))"
     total = f"{factor([fit.residual for fit in fits])}x + {branch}"
     if any(fit.bottom for fit in fits):
@@ -314,7 +300,7 @@ def factor(ends: Sequence[tuple[float, float]]) -> str:
     """Return `1.999 `, `1.2..3.4 `, or nothing for 1."""
     least, greatest = min(low for low, _ in ends), max(high for _, high in ends)
     texts = [f"{value:.4g}" for value in (least, greatest)]
-    texts = list(dict.fromkeys("0" if abs(float(text)) < SAME else text for text in texts))
+    texts = list(dict.fromkeys("0" if abs(float(text)) < measure.SAME else text for text in texts))
     return "" if texts == ["1"] else f"{'..'.join(texts)} "
 
 
@@ -342,4 +328,4 @@ def without_gradient(model: nn.Module, stacks: Sequence[Stack], batch: Any) -> l
             if not parameter.any():
                 fan = parameter.size(-1) if parameter.dim() > 1 else 1
                 parameter.add_(torch.randn_like(parameter) * SMALL / fan**0.5)
-    return run_model(model, stacks, batch, backward=True).zero
+    return measure.run_model(model, stacks, batch, backward=True).zero
