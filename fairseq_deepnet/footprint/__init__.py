@@ -206,15 +206,15 @@ def count(model: Model) -> Parameters:
     return Parameters(*ends, layer, sum(encoder), sum(decoder), max(every), len(every))
 
 
-def build_layer(model: Model, side: Side, index: int = 0) -> TransformerLayer:
-    """Build a layer on the meta device."""
-    return _build(model.layers[side], model.scheme, Place(side, index))
+def build_layer(model: Model, side: Side) -> TransformerLayer:
+    """Build the first layer on the meta device; the others have parameters of the same sizes."""
+    return _build(model.layers[side], model.scheme, side)
 
 
 @functools.lru_cache(maxsize=16)
-def _build(shape: LayerShape, scheme: ResidualScheme, place: Place) -> TransformerLayer:
+def _build(shape: LayerShape, scheme: ResidualScheme, side: Side) -> TransformerLayer:
     with torch.device("meta"):
-        return LAYERS[place.side](shape, scheme, place)
+        return LAYERS[side](shape, scheme, Place(side, 0))
 
 
 def _count_layer(model: Model, side: Side) -> int:
@@ -235,11 +235,7 @@ def _sizes(module: nn.Module | None) -> list[int]:
 def _stack_sizes(model: Model, side: Side) -> list[int]:
     """Return sizes of each parameter tensor of a stack: its layers, and what follows them."""
     depth, width = model.depths.of(side), model.layers[side].embed_dim
-    some = [_sizes(build_layer(model, side, index)) for index in (0, depth // 2, depth - 1)]
-    if some[0] == some[1] == some[2]:  # as in every layer
-        sizes = some[0] * depth
-    else:
-        sizes = [size for n in range(depth) for size in _sizes(build_layer(model, side, n))]
+    sizes = _sizes(build_layer(model, side)) * depth
     sizes += [width, width] * model.has_final_norm(side)
     with torch.device("meta"):
         sizes += _sizes(model.scheme.build_combination(side, width))
