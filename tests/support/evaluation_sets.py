@@ -29,16 +29,6 @@ def flores101(folder: Path, sentences: Mapping[str, Sequence[str]] = SENTENCES) 
     return top
 
 
-def opus100(folder: Path) -> Path:
-    """opus-100-corpus/v1.0/zero-shot/de-fr/opus.de-fr-test.de and so on, of de, fr and zh."""
-    top = folder / "opus-100-corpus" / "v1.0" / "zero-shot"
-    for one, other in (("de", "fr"), ("de", "zh"), ("fr", "zh")):
-        for side in (one, other):
-            name = f"opus.{one}-{other}-test.{side}"
-            _write(top / f"{one}-{other}" / name, [f"{one}-{other}", *SENTENCES[side]])
-    return folder / "opus-100-corpus"
-
-
 def ted(folder: Path) -> Path:
     """all_talks_test.tsv with its marks of missing text, and tokenised as it is published."""
     rows = [

@@ -10,7 +10,7 @@ import sacrebleu
 
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation.sets import definition, directions_of, make
-from tests.support.evaluation_sets import SENTENCES, flores101, opus100, pack, ted
+from tests.support.evaluation_sets import SENTENCES, flores101, pack, ted
 
 
 def text(folder: Path, name: str) -> list[str]:
@@ -68,13 +68,6 @@ def test_ted_is_detokenised_and_pairs_have_what_both_languages_have(tmp_path: Pa
     assert text(out, "ted28.en-zh.en")[1].startswith("\"It's good")
     assert text(out, "ted28.en-zh.zh") == ["谢谢你。", "很好"]
     assert facts["tokenizer"] is None
-
-
-def test_the_zero_shot_pairs_of_opus_100_serve_both_directions(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    facts = make("opus30", opus100(tmp_path), out, model=["de", "en", "fr", "zh"])
-    assert set(facts["lines"]) == {"de-fr", "fr-de", "de-zh", "zh-de", "fr-zh", "zh-fr"}
-    assert text(out, "opus30.de-zh.zh") == ["de-zh", *SENTENCES["zh"]]
 
 
 def sacrebleu_cache(folder: Path, name: str, sides: dict[str, tuple[list[str], list[str]]]) -> str:
