@@ -1,13 +1,17 @@
-"""ended.json in a run folder: why its training ended, for the supervisor and for people.
+"""The end of a training run: exit statuses, and ended.json in the run folder.
 
     {"why": "preempted", "update": 1200}
     {"why": "diverged", "update": 31, "layers": {"decoder": [1, 13, 18]}, "started": 29, ...}
 
-Rank 0 writes it before it exits, because torchrun and srun pass no exit status on.
+Rank 0 writes ended.json before it exits, because torchrun and srun pass no exit status on. Nothing
+here needs torch or fairseq: the supervisor imports neither.
 """
 
 from __future__ import annotations
 
+import ctypes
+import signal
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +19,28 @@ from typing import Any, Final
 from .records import read_record, write_record
 
 NAME: Final = "ended.json"
+
+PREEMPTED: Final = 85
+"""Exit status: ended by a signal with everything saved; the same command resumes. HTCondor's
+manual uses the same number for it."""
+UNSAVED: Final = 128 + signal.SIGTERM
+"""Exit status: ended by a signal, and updates since the last checkpoint are lost."""
+INTERRUPTED: Final = 128 + signal.SIGINT
+"""Exit status: Ctrl-C."""
+DIVERGED: Final = 86
+"""Exit status: the training diverged and was stopped."""
+ATTEMPT: Final = "fallback-step"
+"""Hidden option of fairseq-train: the number of fallbacks that its supervisor has taken."""
+PREEMPTING: Final = (signal.SIGTERM, signal.SIGUSR1)
+"""Signals that end a training after the update in progress."""
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def end_with_parent(number: int = signal.SIGTERM) -> None:
+    """Let this process get a signal when its parent ends, even by kill -9; Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
 
 
 class Why(StrEnum):

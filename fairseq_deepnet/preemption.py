@@ -25,10 +25,10 @@ from fairseq.file_io import PathManager
 
 from . import ended
 from .checkpoints import LAST, last_of
+from .ended import DIVERGED, PREEMPTED, PREEMPTING, UNSAVED, end_with_parent
 from .errors import ConfigurationError
 from .monitoring.records import run_folder
 from .observers import Observer, broadcast_from_rank0
-from .signals import DIVERGED, PREEMPTED, PREEMPTING, UNSAVED, end_with_parent
 
 logger = logging.getLogger(__name__)
 

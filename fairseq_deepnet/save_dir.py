@@ -42,6 +42,9 @@ def prepare_save_dir(trainer: Any) -> None:
         except (ValueError, OSError) as error:
             failure = str(error)
     failure = broadcast_from_rank0(trainer, failure)
+    has_last = broadcast_from_rank0(trainer, last_of(trainer).is_file())
+    if failure is None and has_last and not last_of(trainer).is_file():
+        failure = f"{last_of(trainer)} is not on every node; use storage that all nodes share"
     if failure is not None:
         raise ConfigurationError(failure)
 

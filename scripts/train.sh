@@ -38,7 +38,7 @@
 #     NODE_RANK     number of this node, from 0
 #     MASTER_ADDR   host name of node 0
 #     MASTER_PORT   free port of node 0 (29500)
-#     NODE_TIMEOUT  seconds that a node waits for the plan of node 0 (600)
+#     NODE_TIMEOUT  seconds that the nodes wait for one another (600)
 #   SLURM: inside a job (salloc, or scripts/slurm_train.sbatch), srun starts one task per node. Elsewhere
 #     LAUNCHER=slurm submits the run with sbatch; GPUS must then be set.
 #     SRUN_OPTIONS    further options of srun ()
@@ -53,8 +53,7 @@
 # options (--fallbacks); with stop it ends. See docs/reference/divergence.md.
 #
 # Exit status: 0 complete; 2 bad usage or input; 85 preempted without loss, resume later; 86 diverged and
-# stopped; 130 Ctrl-C; 143 ended by a signal before the update was saved; otherwise the status of fairseq-train,
-# whose last error is printed last.
+# stopped; 130 Ctrl-C; 143 ended by a signal before the update was saved; otherwise the status of fairseq-train.
 #
 # Examples: DATA=data/mine.de-en RUN=runs/mine bash scripts/train.sh multi30k --lr 5e-4 --max-update 8000
 #           DRY_RUN=1 GPUS=8 NODES=16 bash scripts/train.sh wmt17_base

@@ -21,7 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from .. import ended, signals
+from .. import ended
 from ..checkpoints import load_checkpoint, num_updates
 from ..errors import ConfigurationError
 from ..monitoring import records
@@ -78,7 +78,7 @@ def add_watch_arguments(parser: ArgumentParser) -> None:
         help="for --on-divergence fallback: changes to take one after another, separated by commas;"
         f" each option=value, option*factor or option+number (default {DEFAULT_FALLBACKS!r})",
     )
-    parser.add_argument(f"--{signals.ATTEMPT}", type=int, default=0, help=SUPPRESS)
+    parser.add_argument(f"--{ended.ATTEMPT}", type=int, default=0, help=SUPPRESS)
 
 
 def watch_settings(args: Any) -> WatchSettings:
@@ -323,7 +323,7 @@ class Watch(Observer):
             except Exception:
                 logger.exception("the divergence at update %d could not be recorded", update)
         broadcast_from_rank0(trainer, True)
-        raise SystemExit(signals.DIVERGED)
+        raise SystemExit(ended.DIVERGED)
 
     def _record(self, judge: Judge, update: int) -> str:
         """Write the record of the end; return a message about it."""

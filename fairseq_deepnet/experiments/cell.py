@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from fairseq_deepnet.ended import INTERRUPTED, PREEMPTED, UNSAVED
 from fairseq_deepnet.experiments import results
 from fairseq_deepnet.experiments.results import CELL, RESULT, Status
 from fairseq_deepnet.files import say, write_json
-from fairseq_deepnet.signals import INTERRUPTED, PREEMPTED, UNSAVED
 from fairseq_deepnet.tools.scores import read_score
 from fairseq_deepnet.tools.training import train
 

@@ -22,11 +22,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from fairseq_deepnet.ended import INTERRUPTED, PREEMPTED, UNSAVED, end_with_parent
 from fairseq_deepnet.experiments import grid, report, results
 from fairseq_deepnet.experiments.grid import Cell
 from fairseq_deepnet.experiments.results import CELL, RESULT, Status, read_json
 from fairseq_deepnet.files import ROOT, inside_project, say, shown, try_lock, write_json, write_text
-from fairseq_deepnet.signals import INTERRUPTED, PREEMPTED, UNSAVED, end_with_parent
 from fairseq_deepnet.tools import tables
 from fairseq_deepnet.tools.devices import all_cores, choose_devices, visible_gpus
 

@@ -10,9 +10,9 @@ import torch
 
 from fairseq_deepnet import ended
 from fairseq_deepnet.divergence import events
+from fairseq_deepnet.ended import DIVERGED
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.monitoring import records
-from fairseq_deepnet.signals import DIVERGED
 from tests.integration.conftest import TRAIN, RunCommand
 from tests.support.slow import slow_but
 from tests.support.training import logged, train_here, train_together

@@ -14,7 +14,7 @@ import torch
 from fairseq import checkpoint_utils
 
 from fairseq_deepnet import preemption
-from fairseq_deepnet.signals import PREEMPTED
+from fairseq_deepnet.ended import PREEMPTED
 from fairseq_deepnet.trainer import DeepNetTrainer as Trainer
 from tests.integration.conftest import SMALL, TRAIN
 from tests.support.preempted import rig

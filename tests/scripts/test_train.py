@@ -74,7 +74,7 @@ def test_a_run_on_the_cpu_is_recorded_trained_and_marked_as_done(
     ("words", "env", "message"),
     [
         ([], {}, "a config is missing"),
-        (["multi30k"], {"CPU_PROCESSES": "0"}, "CPU_PROCESSES is '0'"),
+        (["sample"], {"THREADS": "x"}, "THREADS is 'x'"),
         (["multi30k", "--max-token", "5"], {}, "no such option; did you mean max-tokens"),
     ],
 )

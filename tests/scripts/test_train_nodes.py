@@ -55,23 +55,19 @@ SLURM_JOB = {
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("four_gpus")
-def test_a_slurm_job_checks_its_nodes_and_starts_one_task_on_each(
+def test_a_slurm_job_starts_one_task_on_each_node(
     fake_bin: FakeBin, tmp_path: Path, data: Path
 ) -> None:
     # sbatch runs a copy of the file, from a folder of its own
     copied = tmp_path / "slurm_script"
     shutil.copy(ROOT / "scripts" / "slurm_train.sbatch", copied)
     fake_bin.add("scontrol", stdout="node7\nnode8\n")
-    # in the first call, like the real one, it runs the words after its own options
-    fake_bin.add(
-        "srun", 'while [[ $1 == --* ]]; do shift; done; [[ $1 != bash ]] || "$@" || exit 1'
-    )
+    fake_bin.add("srun")
     run = tmp_path / "run"
     result = train(fake_bin, run, data, str(copied), "multi30k", *TINY, **SLURM_JOB)
     assert result.returncode == 0, result.stderr
-    check, training = fake_bin.calls("srun")
+    (training,) = fake_bin.calls("srun")
     one_a_node = ["--nodes=2", "--ntasks=2", "--ntasks-per-node=1"]
-    assert check[:4] == [*one_a_node, "bash"]
     assert training[:7] == [
         *(*one_a_node, "--gpus-per-node=4", "--kill-on-bad-exit=1", "--cpus-per-task=12"),
         "torchrun",

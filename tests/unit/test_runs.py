@@ -10,8 +10,8 @@ import yaml
 
 from fairseq_deepnet import cli, ended
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
-from fairseq_deepnet.signals import DIVERGED
-from fairseq_deepnet.tools.training import supervise
+from fairseq_deepnet.ended import DIVERGED
+from fairseq_deepnet.tools.training import settle, train
 from fairseq_deepnet.tools.training.fallbacks import State
 from tests.support.runs import TINY, make_checkpoint, make_data
 
@@ -36,9 +36,9 @@ class Recorder:
         self.commands: list[list[str]] = []
         for name in ("OMP_NUM_THREADS", "PYTHONUNBUFFERED"):
             monkeypatch.setenv(name, "1")
-        monkeypatch.setattr(supervise, "apart", lambda work, caught: work())
-        monkeypatch.setattr(supervise, "_submit", lambda args, command: self._start(command))
-        monkeypatch.setattr(supervise.Child, "train", lambda child, _: self._start(child.command))
+        monkeypatch.setattr(train, "planned_apart", settle.plan_run)
+        monkeypatch.setattr(train, "_submit", lambda args, command: self._start(command))
+        monkeypatch.setattr(train.Child, "train", lambda child, _: self._start(child.command))
 
     def _start(self, command: list[str]) -> int:
         self.commands.append(command)
@@ -111,30 +111,17 @@ def test_the_environment_says_what_a_repetition_needs(record: Recorder) -> None:
     assert len(facts["data"]["subwords_sha256"]["spm.model"]) == 64
 
 
-def test_a_further_node_waits_for_the_same_settings_and_leaves_the_run_folder_alone(
+def test_a_further_node_leaves_the_run_folder_alone(
     record: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MASTER_ADDR", "node0")
-    settings = {"nodes": "2", "node_timeout": "1"}
-    assert record(node_rank="1", **settings) is None
-    assert "on storage that all nodes share" in record.said
-    assert not record.run.exists()
-
-    first = record(node_rank="0", **settings)
+    first = record(node_rank="0", nodes="2")
     assert first is not None
     written = {path: path.read_bytes() for path in record.run.iterdir() if path.is_file()}
-    second = record(node_rank="1", **settings)
+    second = record(node_rank="1", nodes="2")
     assert second == [word.replace("--node-rank=0", "--node-rank=1") for word in first]
     assert first[0] == "torchrun"
-    assert record("--lr", "0.7", node_rank="1", **settings) is None
-    assert "node 0 trains with other settings (lr [0.001] -> [0.7])" in record.said
     assert {path: path.read_bytes() for path in written} == written
-
-    # complete: also for a node that comes too late
-    make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 10**6)
-    assert record(node_rank="0", **settings) == []
-    assert record(node_rank="1", **settings) == []
-    assert "is complete: nothing to do" in record.said
 
 
 def test_settings_may_be_fixed_until_there_is_a_checkpoint(record: Recorder) -> None:
@@ -185,8 +172,8 @@ def test_a_second_start_in_a_new_folder_leaves_the_record_of_the_first(
     record: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock is taken before anything is planned, also where there is no folder yet."""
-    monkeypatch.setattr(supervise, "ENDING", 0.0)
-    with supervise._locked(record.run, wanted=True):
+    monkeypatch.setattr(train, "ENDING", 0.0)
+    with train._locked(record.run, wanted=True):
         assert record("--lr", "0.2") is None
         assert "another training is at work in" in record.said
         assert [path.name for path in record.run.iterdir()] == [".lock"]
@@ -286,7 +273,7 @@ def test_a_damaged_last_checkpoint_is_fixed(record: Recorder) -> None:
         (["stray"], {}, "'stray' belongs to no option"),
         (["--save-dir", "x"], {}, "save-dir: scripts/train.sh sets this itself; set RUN"),
         ([], {"gpus": "64"}, "GPUS=64, but"),
-        ([], {"nodes": "0"}, "NODES is '0'; it must be a number from 1 on"),
+        ([], {"nodes": "0"}, "NODES=0: at least 1 is needed"),
         (["--on-divergence=fallback", "--fallbacks=lr/2"], {}, "'lr/2' is no change"),
         (["--fallbacks=lr*0.5"], {}, "set --on-divergence fallback"),
         ([], {"nodes": "2"}, "NODES=2: run this on every node with NODE_RANK=0 to 1"),

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
+from fairseq_deepnet.ended import PREEMPTED
 from fairseq_deepnet.experiments import cell as one_cell
 from fairseq_deepnet.experiments import sweep
 from fairseq_deepnet.experiments.grid import Cell, expand, load_sweep, override
 from fairseq_deepnet.experiments.results import Status, read_json
-from fairseq_deepnet.signals import PREEMPTED
 from tests.support.cells import write_config, write_log, write_score
 
 CHILD = """

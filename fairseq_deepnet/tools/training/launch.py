@@ -31,6 +31,18 @@ DEFAULT_PORT: Final = 29500
 SBATCH_FILE: Final = ROOT / "scripts" / "slurm_train.sbatch"
 
 
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What the supervisor is to do, without torch or fairseq."""
+
+    status: int = 0  # to end with where there is no command
+    # fairseq-train or its launcher, with all options; empty where there is nothing to start
+    command: tuple[str, ...] = ()
+    submits: bool = False  # whether the command is sbatch
+    falls_back: bool = False  # whether a divergence is to be planned again
+    remark: str = ""  # for the log: the fallback that was just taken
+
+
 def parse_tokens(value: object) -> int:
     """Return the tokens of 524288 or "128 x 4096"."""
     factors = re.split(r"\s*[x*×]\s*", str(value).strip())

@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import shlex
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -156,31 +155,6 @@ def _refuse_other_text(run: Path, data: Path) -> None:
             " trained on it: make that folder again as it was, or set RUN=FOLDER to train another"
             " run on the new text"
         )
-
-
-def wait_for_node_0(run: Path, config: configs.Config, seconds: float) -> None:
-    """Wait until node 0 has recorded the same settings in the run folder.
-
-    Raises ValueError after `seconds`: the folder is not on storage that all nodes share, or the
-    nodes were started with other options.
-    """
-    limit = time.monotonic() + seconds
-    say(f"waiting for node 0 in {shown(run)}")
-    while True:
-        changed = None
-        if (run / "config.yaml").is_file():
-            changed = differences(configs.recorded_config(run), config)
-            if not changed:
-                return
-        if time.monotonic() > limit:
-            reason = f"node 0 trains with other settings ({'; '.join(changed or ())})"
-            if changed is None:
-                reason = "there is no config.yaml of node 0"
-            raise ValueError(
-                f"{shown(run)}: {reason} after {seconds:.0f} s: start node 0 with the same options"
-                " and RUN, on storage that all nodes share"
-            )
-        time.sleep(min(0.5, seconds))
 
 
 def resume_point(run: Path, is_kept_up: bool = True) -> tuple[int, bool]:

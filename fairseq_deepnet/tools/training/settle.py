@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 import fairseq_deepnet.models  # noqa: F401  (fixes fairseq before it is imported)
-from fairseq_deepnet import ended, signals
+from fairseq_deepnet import ended
 from fairseq_deepnet.checkpoints import LAST
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.files import PACKAGE, inside_project, say, shown
@@ -28,6 +28,7 @@ from fairseq_deepnet.tools.planning import advice
 from fairseq_deepnet.tools.trained_model import refuse_other_vocabulary
 from fairseq_deepnet.tools.training import fallbacks, launch, run_folder
 from fairseq_deepnet.tools.training.fallbacks import Step
+from fairseq_deepnet.tools.training.launch import Plan
 
 MANAGED: Final = {
     "save-dir": "set RUN=FOLDER",
@@ -236,18 +237,6 @@ def _fallback_steps(
     return fallbacks.steps_of(None if text is None else str(text), vars(parsed))
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What the supervisor is to do, without torch or fairseq."""
-
-    status: int = 0  # to end with where there is no command
-    # fairseq-train or its launcher, with all options; empty where there is nothing to start
-    command: tuple[str, ...] = ()
-    submits: bool = False  # whether the command is sbatch
-    falls_back: bool = False  # whether a divergence is to be planned again
-    remark: str = ""  # for the log: the fallback that was just taken
-
-
 def plan_run(args: argparse.Namespace) -> Plan:
     """Plan the training of `deepnet train`, or what is left of it, and record it.
 
@@ -261,8 +250,6 @@ def plan_run(args: argparse.Namespace) -> Plan:
     launcher, run = training.launcher, training.run
     if args.dry_run or launcher.submits:
         return _show(training, [args.config, *args.extra], args.dry_run)
-    if launcher.node_rank > 0:
-        run_folder.wait_for_node_0(run, training.config, args.node_timeout)
     run_folder.refuse_changes(run, training.config, training.data, args.resume, training.is_first)
     if ended.is_complete(run):
         say(f"{shown(run)} is complete: nothing to do (RUN=FOLDER trains another)")
@@ -286,7 +273,7 @@ def plan_run(args: argparse.Namespace) -> Plan:
                     f" {state.step} ({shown(run)}/{fallbacks.NAME}): add steps to --fallbacks, or"
                     " set RUN=FOLDER to train with other options"
                 )
-                return Plan(signals.DIVERGED)
+                return Plan(ended.DIVERGED)
             state, remark = taken, str(taken)
             say(remark)
         elif state.step:
@@ -303,7 +290,7 @@ def plan_run(args: argparse.Namespace) -> Plan:
         return Plan()
     words = _continuing(training.command, any(run.glob("checkpoints/checkpoint*.pt")))
     if state.step:
-        words += [*state.arguments(vars(training.parsed)), f"--{signals.ATTEMPT}={state.step}"]
+        words += [*state.arguments(vars(training.parsed)), f"--{ended.ATTEMPT}={state.step}"]
     command = (*launcher.prefix(), *words)
     if training.is_first:
         text = training.summary()  # what it refuses leaves no folder
