@@ -42,11 +42,6 @@ STALL_WINDOW: Final = 200
 ENOUGH: Final = 10
 """Tokens per distinct token that are needed to estimate frequencies."""
 
-LOOKBACK: Final = STALL_WINDOW + WINDOW
-"""Maximum delay, in updates, between the start of trouble and its detection, except for a slow rise
-of the loss. A stall needs its whole window; the rest is the interval between looks and broadcasts.
-"""
-
 VANISHED: Final = 1e-4
 """Ratio of a stack's lowest to its highest gradient norm below which gradients have vanished.
 Post-LN with 18 layers starts at 4e-3 (paper, Fig. 4(d), and measured at 64/128/2)."""
@@ -81,42 +76,39 @@ class LossSpike:
         if not math.isfinite(loss):
             return
         self._losses.append((update, loss))
-        series = list(self._losses)
-        before, recent = series[:-RECENT], series[-RECENT:]
+        updates, losses = zip(*self._losses, strict=True)
+        before, recent = losses[:-RECENT], losses[-RECENT:]
         if not before:
             return
+        now = statistics.median(recent)
         if self.finding is not None:
-            if _median(recent) <= self._level:
+            if now <= self._level:
                 self.finding = None
                 self._lowest = math.inf  # what is learnt after a spike is measured again
-        elif len(before) < LEAST:
-            first, now = before[0][1], _median(recent)
-            if now - first >= EARLY:
-                self._found(_onset(recent, first), "rose", first, now, " at once")
-        else:
-            self._judge_recent(before, recent)
-            if self.finding is None and len(before) == WINDOW:
-                self._judge_window(before)
+            return
 
-    def _judge_recent(
-        self, before: Sequence[tuple[int, float]], recent: Sequence[tuple[int, float]]
-    ) -> None:
-        usual, now = _mean(before), _median(recent)
-        sigma = _sigma(before) / math.sqrt(RECENT)
+        def onset(usual: float) -> int:
+            """Return the first update whose loss is halfway to the highest."""
+            return next(u for u, x in [*self._losses][-RECENT:] if x >= (usual + max(recent)) / 2)
+
+        if len(before) < LEAST:
+            if now - before[0] >= EARLY:
+                self._report(onset(before[0]), "rose", before[0], now, " at once")
+            return
+        usual, deviation = statistics.fmean(before), statistics.stdev(before)
+        sigma = deviation / math.sqrt(RECENT)
         if now - usual >= max(SIGMAS * sigma, FLOOR):
             how = f" ({(now - usual) / max(sigma, 1e-9):.0f} sigmas)"
-            self._found(_onset(recent, usual), "spiked", usual, now, how, sigma=sigma)
+            self._report(onset(usual), "spiked", usual, now, how, sigma=sigma)
+        elif len(before) == WINDOW:
+            middle, noise = statistics.median(before), deviation / math.sqrt(WINDOW)
+            self._lowest = min(self._lowest, middle)
+            if middle - self._lowest <= AS_LOW * noise:
+                self._bottom = updates[0]
+            if middle - self._lowest >= RISE + SIGMAS * noise:
+                self._report(self._bottom, "rose", self._lowest, middle, " and stayed up")
 
-    def _judge_window(self, before: Sequence[tuple[int, float]]) -> None:
-        usual = _median(before)
-        self._lowest = min(self._lowest, usual)
-        noise = _sigma(before) / math.sqrt(WINDOW)
-        if usual - self._lowest <= AS_LOW * noise:
-            self._bottom = before[0][0]
-        if usual - self._lowest >= RISE + SIGMAS * noise:
-            self._found(self._bottom, "rose", self._lowest, usual, " and stayed up")
-
-    def _found(
+    def _report(
         self, started: int, rose: str, before: float, loss: float, how: str, **more: float
     ) -> None:
         self._level = before + FLOOR
@@ -144,12 +136,13 @@ class Stalled:
         """Compare with the unigram level, in bits per token, or None if it is unknown."""
         if self.learnt or len(self._losses) < STALL_WINDOW:
             return
-        series, half = list(self._losses), STALL_WINDOW // 2
-        later = _mean(series[half:])
-        if _mean(series[:half]) - later >= LEARNT:
+        updates, losses = zip(*self._losses, strict=True)
+        half = STALL_WINDOW // 2
+        earlier, later = statistics.fmean(losses[:half]), statistics.fmean(losses[half:])
+        if earlier - later >= LEARNT:
             self._since = None
         elif self._since is None:
-            self._since = series[0][0]  # also where the level comes to be known much later
+            self._since = updates[0]  # also if the level becomes known much later
         if level is None:
             return
         self.learnt = later < level - LEARNT
@@ -226,11 +219,11 @@ class VanishedGradients:
 
 def lowest_ratio(layers: Sequence[float | None]) -> float:
     """Return a stack's lowest gradient norm over its highest; 1 if unknown."""
-    known = [norm for norm in layers if norm is not None]
-    highest = max(known, default=0.0)
-    if len(known) < DEEP or not all(map(math.isfinite, known)) or highest <= 0:
+    norms = [norm for norm in layers if norm is not None]
+    highest = max(norms, default=0.0)
+    if len(norms) < DEEP or not all(map(math.isfinite, norms)) or highest <= 0:
         return 1.0
-    return min(known) / highest
+    return min(norms) / highest
 
 
 def vanished_region(layers: Sequence[float | None]) -> Region | None:
@@ -241,9 +234,9 @@ def vanished_region(layers: Sequence[float | None]) -> Region | None:
     """
     if lowest_ratio(layers) >= VANISHED:
         return None
-    known = [(index, norm) for index, norm in enumerate(layers, 1) if norm is not None]
-    highest = max(norm for _, norm in known)
-    below = list(itertools.takewhile(lambda layer: layer[1] < NEGLIGIBLE * highest, known))
+    norms = [(index, norm) for index, norm in enumerate(layers, 1) if norm is not None]
+    highest = max(norm for _, norm in norms)
+    below = list(itertools.takewhile(lambda layer: layer[1] < NEGLIGIBLE * highest, norms))
     if not below or min(norm for _, norm in below) >= VANISHED * highest:
         return None
     return below[0][0], below[-1][0], len(layers)
@@ -275,21 +268,3 @@ class LossScale:
             )
             values = {"loss_scale": scale, "highest": highest}
             self.finding = Finding(Kind.LOSS_SCALE, started, what, values=values)
-
-
-def _onset(points: Sequence[tuple[int, float]], usual: float) -> int:
-    """Return the first update whose loss is halfway to the highest."""
-    highest = max(loss for _, loss in points)
-    return next(update for update, loss in points if loss >= (usual + highest) / 2)
-
-
-def _median(points: Sequence[tuple[int, float]]) -> float:
-    return statistics.median(loss for _, loss in points)
-
-
-def _sigma(points: Sequence[tuple[int, float]]) -> float:
-    return statistics.stdev(loss for _, loss in points)
-
-
-def _mean(points: Sequence[tuple[int, float]]) -> float:
-    return statistics.fmean(loss for _, loss in points)

@@ -97,70 +97,37 @@ def watch_settings(args: Any) -> WatchSettings:
     return WatchSettings(Policy(name), getattr(args, "fallback_step", 0), Circumstances.of(args))
 
 
-class NanReport(logging.Handler):
-    """Captures fairseq's NanDetector, which repeats a failed update with hooks.
+def not_finite(
+    error: FloatingPointError,
+    update: int,
+    norms: Mapping[str, Sequence[float | None]],
+    suspected: Sequence[int],
+) -> Finding:
+    """Describe fairseq's error in terms of layers.
 
-    Attributes:
-        first: for each pass the first module with a value that is not finite, and its kind.
+    Args:
+        error: fairseq's error
+        update: the failed update
+        norms: gradient norms by side and layer of fairseq's repetition of the update. Only their
+            finiteness is used: they are of this process's own batches, not normalised, and times
+            the loss scale
+        suspected: updates at which something was wrong before
     """
-
-    detector = logging.getLogger("fairseq.nan_detector")
-    detected = re.compile(
-        r"(?P<what>NaN|Inf) detected in output of (?P<module>\S*), shape:"
-        r".*(?P<pass>forward|backward)"
-    )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first: dict[str, tuple[str, str]] = {}
-        self.detector.addHandler(self)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep the first module of each pass, in the order of that pass."""
-        match = self.detected.search(record.getMessage())
-        if match:
-            self.first.setdefault(match["pass"], (match["what"], match["module"].rstrip(",")))
-
-    def finding(
-        self,
-        error: FloatingPointError,
-        update: int,
-        norms: Mapping[str, Sequence[float | None]],
-        suspected: Sequence[int],
-    ) -> Finding:
-        """Describe what happened in terms of layers.
-
-        Args:
-            error: fairseq's error
-            update: the failed update
-            norms: gradient norms by side and layer of fairseq's repetition of the update. Only
-                their finiteness is used: they are of this process's own batches, not normalised,
-                and times the loss scale
-            suspected: updates at which something was wrong before
-        """
-        finite = {
-            side: [None if norm is None else math.isfinite(norm) for norm in row]
-            for side, row in norms.items()
-        }
-        layers = {}
-        for side, row in finite.items():
-            bad = [index for index, is_finite in enumerate(row, 1) if is_finite is False]
-            if bad:
-                layers[side] = bad[0], bad[-1], len(row)
-        at_minimum = "loss scale" in str(error)
-        what = "the loss scale is at its minimum" if at_minimum else "gradients are not finite"
-        if layers:
-            many = sum(last - first + 1 for first, last, _ in layers.values()) > 1
-            what += f": {region_text(layers)} {'have' if many else 'has'} no finite gradient"
-        for way in [way for way in ("forward", "backward") if way in self.first][:1]:
-            kind, module = self.first[way]
-            what += f"; {kind} comes first from {module or 'the model'} in the {way} pass"
-        values = {
-            "error": next(iter(str(error).splitlines()), ""),
-            "finite": finite,
-            "first": {way: module for way, (_, module) in self.first.items()},
-        }
-        return Finding(Kind.NOT_FINITE, min([update, *suspected]), what, layers, values)
+    finite = {
+        side: [None if norm is None else math.isfinite(norm) for norm in row]
+        for side, row in norms.items()
+    }
+    layers = {}
+    for side, row in finite.items():
+        bad = [index for index, is_finite in enumerate(row, 1) if is_finite is False]
+        if bad:
+            layers[side] = bad[0], bad[-1], len(row)
+    at_minimum = "loss scale" in str(error)
+    what = "the loss scale is at its minimum" if at_minimum else "gradients are not finite"
+    if layers:
+        what += f": no finite gradient in {region_text(layers)}"
+    values = {"error": str(error).partition("\n")[0], "finite": finite}
+    return Finding(Kind.NOT_FINITE, min([update, *suspected]), what, layers, values)
 
 
 def blames_numbers(error: FloatingPointError) -> bool:
@@ -177,7 +144,6 @@ class Judge(Observer):
         self.settings, self.folder = settings, folder
         self.file = folder / events.NAME
         self.norms = GradientNorms(trainer.get_model())
-        self.nan_report = NanReport()
         self.unigram: Unigram | None = None
         self._start_over(trainer, 0)
 
@@ -274,11 +240,8 @@ class Judge(Observer):
         # fairseq has run the update a second time, to search for the module; its gradients are
         # neither reduced nor scaled, so that only whether they are finite means anything
         suspected = [finding.started for finding in self.current.values()]
-        finding = self.nan_report.finding(error, update, self._norms(), suspected)
+        finding = not_finite(error, update, self._norms(), suspected)
         self._report(update, {**self.current, finding.kind: finding})
-
-    def detach(self) -> None:
-        NanReport.detector.removeHandler(self.nan_report)
 
 
 class Watch(Observer):

@@ -44,15 +44,9 @@ class Instrument:
         self.before: Any = None  # what was kept before the step
 
     @classmethod
-    def absent(cls, scheme: type[ResidualScheme], embedding_norm: bool = True) -> tuple[str, ...]:
-        """Return the instrument's quantities that such a model does not have."""
-        return ()
-
-    @classmethod
     def fits(cls, subject: Subject) -> bool:
         """Return True if a quantity of the instrument is wanted and the model has it."""
-        there = set(cls.quantities).difference(cls.absent(subject.scheme))
-        return not subject.wanted.isdisjoint(there)
+        return not subject.wanted.isdisjoint(cls.quantities)
 
     def arm(self) -> None:
         """Prepare, before the forward pass."""
@@ -95,11 +89,6 @@ class Activations(Instrument):
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
         self._handles: list[Any] = []
-
-    @classmethod
-    def absent(cls, scheme: type[ResidualScheme], embedding_norm: bool = True) -> tuple[str, ...]:
-        has_norm = embedding_norm or scheme.norm is not NormPlacement.NONE
-        return () if has_norm else cls.quantities[2:]
 
     def arm(self) -> None:
         self.disarm()
@@ -155,18 +144,14 @@ class Activations(Instrument):
         return slot in self._slots
 
     def _watch_input(self, module: nn.Module, slot: Slot) -> None:
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-            self._add(slot, args[0])
-
         if self._takes(slot):
-            self._handles.append(module.register_forward_pre_hook(hook))
+            hook = module.register_forward_pre_hook(lambda _, args: self._add(slot, args[0]))
+            self._handles.append(hook)
 
     def _watch_output(self, module: nn.Module, slot: Slot) -> None:
-        def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-            self._add(slot, output)
-
         if self._takes(slot):
-            self._handles.append(module.register_forward_hook(hook))
+            hook = module.register_forward_hook(lambda _, args, output: self._add(slot, output))
+            self._handles.append(hook)
 
     def _add(self, slot: Slot, x: Tensor) -> None:
         """Add the norms over C of the tokens of x [B, T, C], or [n, C] without padding."""
@@ -264,7 +249,6 @@ class OnProbe(Instrument):
         return {}
 
     def after_step(self) -> Values:
-        found: Values = {}
         subject, origin, probe = self.subject, self.subject.origin, self.subject.origin.probe
         if probe is None:
             return {}
@@ -279,11 +263,7 @@ class OnProbe(Instrument):
 
 
 def copies(parameters: Sequence[Tensor]) -> dict[Tensor, Tensor]:
-    """Return copies of parameters on their devices, for a comparison after the step.
-
-    In half precision these are the model's parameters, not the float32 masters: a change that the
-    model does not see does not count.
-    """
+    """Return copies of the model's parameters; in half precision these are not the masters."""
     return {parameter: parameter.detach().clone() for parameter in parameters}
 
 
@@ -297,8 +277,8 @@ class Bounds(Instrument):
         self.bound = UpdateBound(subject.stacks)
 
     @classmethod
-    def absent(cls, scheme: type[ResidualScheme], embedding_norm: bool = True) -> tuple[str, ...]:
-        return () if scheme.bounded else cls.quantities
+    def fits(cls, subject: Subject) -> bool:
+        return subject.scheme.bounded and super().fits(subject)
 
     def before_step(self, gradient_scale: float) -> Values:
         if "step_bound" in self.subject.wanted:
@@ -346,8 +326,8 @@ class Gains(Instrument):
     quantities = ("gain_drift", "gain_spread")
 
     @classmethod
-    def absent(cls, scheme: type[ResidualScheme], embedding_norm: bool = True) -> tuple[str, ...]:
-        return () if scheme.norm is NormPlacement.POST else cls.quantities
+    def fits(cls, subject: Subject) -> bool:
+        return subject.scheme.norm is NormPlacement.POST and super().fits(subject)
 
     @torch.no_grad()
     def after_step(self) -> Values:
@@ -385,9 +365,3 @@ parameters nor a forward pass of its own.
 """
 ON_PROBE: Final = (*OnProbe.quantities, "update_bound")
 """Quantities that need the origin: its probe, or theta_0."""
-
-
-def absent(scheme: type[ResidualScheme], embedding_norm: bool) -> frozenset[str]:
-    """Return the quantities that a model does not have."""
-    lacking = (kind.absent(scheme, embedding_norm) for kind in INSTRUMENTS)
-    return frozenset(name for names in lacking for name in names)

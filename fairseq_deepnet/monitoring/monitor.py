@@ -1,4 +1,4 @@
-"""The monitor: writes the quantities of each due update to monitor.jsonl, TensorBoard and log.
+"""The monitor: writes the quantities of each due update to monitor.jsonl and TensorBoard.
 
 The process that writes checkpoints measures. Gradients include all processes, activations only its
 own share of the batch.
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq.logging import metrics
 from torch.utils.tensorboard import SummaryWriter
 
 from ..anatomy import find_stacks
@@ -22,15 +21,12 @@ from ..observers import Observer, gradient_scale, logged
 from ..schemes import scheme_class
 from . import records
 from .bound import UpdateBound
-from .gradients import LAYER
 from .instruments import (
     INSTRUMENTS,
     ON_PROBE,
-    Bounds,
     Instrument,
     Subject,
     Values,
-    absent,
     padding_of,
 )
 from .probe import ORIGIN, Origin
@@ -68,13 +64,12 @@ def monitor_settings(args: Any) -> MonitorSettings | None:
     """Return the settings of a model's arguments; None if nothing is measured.
 
     Raises:
-        ConfigurationError: for a negative interval, an unknown quantity, quantities without an
-            interval, and quantities that the model does not have.
+        ConfigurationError: for a negative interval, an unknown quantity, and quantities without
+            an interval.
     """
     interval, wanted = getattr(args, "monitor_interval", None), getattr(args, "monitor", None)
     names = [name.strip() for name in (wanted or EVERYTHING).split(",") if name.strip()]
-    is_all = EVERYTHING in names
-    quantities = tuple(QUANTITIES) if is_all else tuple(dict.fromkeys(names))
+    quantities = tuple(QUANTITIES) if EVERYTHING in names else tuple(dict.fromkeys(names))
     unknown = [name for name in quantities if name not in QUANTITIES]
     if unknown or not quantities:
         raise ConfigurationError(
@@ -89,14 +84,6 @@ def monitor_settings(args: Any) -> MonitorSettings | None:
         )
     if interval is not None and interval < 0:
         raise ConfigurationError(f"--monitor-interval {interval}: give updates, or 0 for never")
-    scheme = scheme_class(args.residual_scheme, "--residual-scheme")
-    lacking = absent(scheme, bool(getattr(args, "layernorm_embedding", False)))
-    missing = [name for name in quantities if name in lacking]
-    if missing and not is_all:
-        raise ConfigurationError(
-            f"--monitor: --residual-scheme {scheme.name} has no {', '.join(missing)}"
-            f"; leave out what it lacks, or give --monitor {EVERYTHING}"
-        )
     return MonitorSettings(interval, quantities) if interval else None
 
 
@@ -108,16 +95,15 @@ class Monitor(Observer):
         model, wanted = trainer.get_model(), frozenset(settings.quantities)
         stacks = tuple(find_stacks(model))
         scheme = scheme_class(model.args.residual_scheme)
-        bound = "update_bound" in wanted.difference(Bounds.absent(scheme))
+        bound = "update_bound" in wanted and scheme.bounded
         weights = UpdateBound(stacks).weights if bound else []
         self.origin = Origin(model, padding_of(stacks[0]), weights, folder / ORIGIN)
         subject = Subject(model, stacks, scheme, wanted, self.origin)
         self.wanted, self.on_probe = wanted, not wanted.isdisjoint(ON_PROBE)
         self.instruments = [kind(subject) for kind in INSTRUMENTS if kind.fits(subject)]
-        logdir = trainer.cfg.common.tensorboard_logdir
-        self.events = EventWriter(Path(logdir) / "monitor" if logdir else None)
+        self.logdir = trainer.cfg.common.tensorboard_logdir
+        self.events: SummaryWriter | None = None
         self._record: records.Record = {}
-        self._shown: dict[str, float] = {}
 
     def _due(self, update: int) -> list[Instrument]:
         return self.instruments if update % self.settings.interval == 0 else []
@@ -160,9 +146,6 @@ class Monitor(Observer):
             self._write()
         for instrument in due:
             instrument.disarm()
-        # at each update: fairseq empties its meters with every line, and would show nothing
-        for name in self._shown:
-            self._show(name)
 
     def detach(self) -> None:
         for instrument in self.instruments:
@@ -177,46 +160,14 @@ class Monitor(Observer):
         # the few numbers of a line before the many
         line = {**self._record, **logged("loss", "nll_loss", "gnorm"), "values": values}
         records.append(self.file, line)
-        self.events.write(line["update"], values)
-        self._shown |= highlights(values)
-
-    def _show(self, name: str) -> None:
-        """Add a number to fairseq's progress line as a derived metric.
-
-        Checkpoints do not store derived metrics, so that a run that resumes without monitoring does
-        not repeat old measurements.
-        """
-        metrics.log_derived(name, lambda _: round(self._shown[name], 5), priority=950)
-
-
-def highlights(values: Values) -> dict[str, float]:
-    """Return the numbers for fairseq's progress line: the model update, and the gradient at the
-    bottom of the top stack.
-    """
-    chosen = {name: values.get(name) for name in ("model_update", "step_update")}
-    sides = values.get("gradient_norm", {})
-    layers = sides.get("decoder", sides.get("encoder", {})).get(LAYER)
-    if layers:
-        chosen |= {"gnorm_bottom": layers[0], "gnorm_top": layers[-1]}
-    return {name: value for name, value in chosen.items() if value is not None}
-
-
-class EventWriter:
-    """Writes all values of an update to TensorBoard."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
-        self._writer: SummaryWriter | None = None
-
-    def write(self, update: int, values: Values) -> None:
-        if self.folder is None:
+        if not self.logdir:
             return
-        if self._writer is None:
+        if self.events is None:
             # a resumed run repeats later updates: TensorBoard drops the old ones
-            self._writer = SummaryWriter(str(self.folder), purge_step=update)
+            self.events = SummaryWriter(f"{self.logdir}/monitor", purge_step=line["update"])
         for tag, number in scalars(values):
-            self._writer.add_scalar(tag, number, update)
-        self._writer.flush()
+            self.events.add_scalar(tag, number, line["update"])
+        self.events.flush()
 
 
 def scalars(value: Any, tag: str = "") -> Iterator[tuple[str, float]]:

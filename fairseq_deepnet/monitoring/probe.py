@@ -5,10 +5,10 @@ Shapes: B = sentences, T = target length, S = keys, C = channels, H = heads, n =
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ ORIGIN: Final = "monitor_probe.pt"
 NetInput = dict[str, Tensor]
 
 
-@contextmanager
+@contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients, with a separate random generator, from which LayerDrop's
     list draws even in evaluation.
@@ -53,36 +53,20 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def first_sentences(trainer: Any, samples: Sequence[Any]) -> NetInput:
     """Return the model's input for the first validation sentences.
 
-    Runs with other batches so share a probe. Without a validation set it is the first training
-    batch.
+    Runs with other batches so share a probe. Without such a set, or if its batches are split by
+    direction, the first training batch is the probe.
     """
-    subset = trainer.cfg.dataset.valid_subset.split(",")[0]
-    dataset = trainer.task.datasets.get(subset)
-    if dataset is not None:
-        try:
-            with data_utils.numpy_seed(1):
-                rows = [dataset[index] for index in _fitting(trainer, dataset)]
-                return dict(dataset.collater(rows)["net_input"])
-        except (KeyError, TypeError, NotImplementedError) as error:
-            logger.warning("no probe from %s (%r): the first training batch is it", subset, error)
+    data, task = trainer.cfg.dataset, trainer.task
+    dataset = task.datasets.get(data.valid_subset.split(",")[0])
+    with contextlib.suppress(KeyError, TypeError, NotImplementedError), data_utils.numpy_seed(1):
+        if dataset is not None:
+            limits = task.max_positions(), trainer.get_model().max_positions()
+            longest = utils.resolve_max_positions(*limits)
+            indices = dataset.filter_indices_by_size(np.arange(len(dataset)), longest)[0]
+            first = indices[:SENTENCES]
+            batch = dataset.batch_by_size(first, data.max_tokens_valid, SENTENCES)[0]
+            return dict(dataset.collater([dataset[int(row)] for row in batch])["net_input"])
     return {name: value[:SENTENCES] for name, value in samples[0]["net_input"].items()}
-
-
-def _fitting(trainer: Any, dataset: Any) -> list[int]:
-    """Return the first sentences that the model accepts and that fit into one batch."""
-    longest = utils.resolve_max_positions(
-        trainer.task.max_positions(), trainer.get_model().max_positions()
-    )
-    most = trainer.cfg.dataset.max_tokens_valid
-    chosen: list[int] = []
-    tokens = 0
-    readable = dataset.filter_indices_by_size(np.arange(len(dataset)), longest)[0]
-    for index in map(int, readable[:SENTENCES]):
-        tokens = max(tokens, int(dataset.num_tokens(index)))
-        if chosen and most and (len(chosen) + 1) * tokens > most:
-            break
-        chosen.append(index)
-    return chosen
 
 
 class Probe:
@@ -228,18 +212,14 @@ class Origin:
             state = torch.load(self.file, map_location=device, weights_only=True)
             mark, features = float(state["fingerprint"]), state["features"]
             probe = Probe(dict(state["net_input"]), self.padding)
-            problem = "" if math.isclose(mark, self._mark, rel_tol=1e-6) else OTHER_WEIGHTS
-        except FileNotFoundError:
-            problem = "is not there"
+            same = math.isclose(mark, self._mark, rel_tol=1e-6)
+            problem = "" if same else "is of a run with other initial weights (another --seed?)"
         except Exception as error:  # torch.load raises whatever a damaged file leads it to
             problem = f"cannot be read ({error})"
         if problem:
             logger.warning("%s %s: model updates count from here on", self.file, problem)
         else:
             self.probe, self.features, self.weights = probe, features, self._built
-
-
-OTHER_WEIGHTS: Final = "is of a training with other initial weights (another --seed?)"
 
 
 def _in_host_memory(weights: Sequence[Tensor]) -> list[Tensor]:

@@ -1,7 +1,7 @@
-"""Parts of the divergence watch: unigram level, NaN detector, cause, checkpoints from before."""
+"""Parts of the divergence watch: unigram level, cause, checkpoints from before."""
 
 import dataclasses
-import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 
 from fairseq_deepnet.divergence.detectors import ENOUGH, Unigram
 from fairseq_deepnet.divergence.events import Circumstances, Event, Finding, Kind, likely_cause
-from fairseq_deepnet.divergence.watch import Judge, NanReport, newest_before
+from fairseq_deepnet.divergence.watch import Judge, newest_before, not_finite
 
 POST_LN = Circumstances(
     scheme="post-ln",
@@ -93,15 +93,15 @@ def test_an_event_is_one_record_and_one_readable_line() -> None:
 
 
 def test_norms_of_an_update_that_failed_tell_only_whether_they_are_finite() -> None:
-    report = NanReport()
-    NanReport.detector.removeHandler(report)
     norms: dict[str, list[float | None]] = {
         "encoder": [512.0, None],
-        "decoder": [float("inf"), 1.0, 1.0],
+        "decoder": [float("inf"), math.nan, 1.0],
     }
-    finding = report.finding(FloatingPointError("gradients are Nan/Inf"), 3, norms, [])
-    assert "decoder layer 1 of 3 has no finite gradient" in finding.what
-    assert finding.values["finite"] == {"encoder": [True, None], "decoder": [False, True, True]}
+    finding = not_finite(FloatingPointError("gradients are Nan/Inf"), 30, norms, [25])
+    assert finding.started == 25
+    assert finding.layers == {"decoder": (1, 2, 3)}
+    assert "no finite gradient in decoder layers 1-2 of 3" in finding.what
+    assert finding.values["finite"] == {"encoder": [True, None], "decoder": [False, False, True]}
     assert "gradient_norm" not in finding.values  # of other units than those of the last good look
 
 
@@ -121,30 +121,6 @@ def test_the_unigram_level_waits_for_enough_tokens_and_corrects_for_few() -> Non
     unigram.add([{"target": torch.tensor([[1, 2]])}])
     # (K - 1) / 2N nats: 1 / 40, and the entropy of two equally frequent symbols is 1 bit
     assert unigram.level() == pytest.approx(1 + 1 / (2 * 2 * ENOUGH * 0.6931472))
-
-
-def test_the_first_module_that_fairseq_names_and_the_layers_are_told() -> None:
-    report = NanReport()
-    logger = logging.getLogger("fairseq.nan_detector")
-    shape = "shape: torch.Size([3, 4])"
-    try:
-        logger.warning(
-            "Inf detected in output of decoder.layers.2.fc1, %s, forward input max", shape
-        )
-        logger.warning("NaN detected in output of decoder.layers.3, %s, forward", shape)
-        logger.warning("NaN detected in output of decoder.output_projection, %s, backward", shape)
-    finally:
-        NanReport.detector.removeHandler(report)
-    nan = float("nan")
-    finding = report.finding(
-        FloatingPointError("gradients are Nan/Inf"),
-        30,
-        {"encoder": [1.0, 2.0], "decoder": [1.0, nan, nan, None]},
-        [25],
-    )
-    assert finding.started == 25
-    assert finding.layers == {"decoder": (2, 3, 4)}
-    assert "Inf comes first from decoder.layers.2.fc1 in the forward pass" in finding.what
 
 
 def checkpoint(path: Path, update: int, resumable: bool = True) -> None:
@@ -170,21 +146,14 @@ def test_the_newest_checkpoint_from_before_was_tested_by_an_update_if_possible(
         assert found == (None if update is None else (update, file))
 
 
-def make_judge(report: Any) -> Judge:
-    judge = Judge.__new__(Judge)
-    judge.over, judge.due, judge.current, judge.nan_report = False, None, {}, report
-    judge._norms = dict  # type: ignore[method-assign]
-    return judge
-
-
 def test_a_training_that_ends_with_an_error_is_reported_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """fairseq's trainer is left by way of `end`, which has nothing more to say."""
+    """fairseq's trainer is left by way of `end`, which has nothing more to report."""
     reported = []
-    report = NanReport()
-    NanReport.detector.removeHandler(report)
-    judge = make_judge(report)
+    judge = Judge.__new__(Judge)
+    judge.over, judge.due, judge.current = False, None, {}
+    judge._norms = dict  # type: ignore[method-assign]
     monkeypatch.setattr(judge, "_report", lambda update, found: reported.append(list(found)))
     judge.failed(None, 7, FloatingPointError("NaN detected: loss"))
     judge.end(None, 7, False)
