@@ -352,9 +352,7 @@ def copied(job: Job) -> Translated:
 
 @pytest.mark.parametrize(
     ("name", "asked", "tokenizer"),
-    [
-        *[("de-zh", None, "zh"), ("zh-de", None, "13a"), ("de-zh", "13a", "13a")],
-    ],
+    [("de-zh", None, "zh"), ("zh-de", None, "13a"), ("de-zh", "13a", "13a")],
 )
 def test_a_direction_is_scored_with_the_tokenizer_of_its_target(
     tmp_path: Path, name: str, asked: str | None, tokenizer: str
