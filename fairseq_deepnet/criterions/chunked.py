@@ -106,8 +106,8 @@ def smoothed_cross_entropy(
         for x in (features, weight, bias)
     )
     with torch.autocast(features.device.type, enabled=False):
-        given = (flat, weight, bias, rows, target.reshape(-1)[rows], smoothing, dtype)
-        losses = _ChunkedCrossEntropy.apply(*given, wanted, accuracy)  # type: ignore[no-untyped-call]
+        inputs = (flat, weight, bias, rows, target.reshape(-1)[rows], smoothing, dtype)
+        losses = _ChunkedCrossEntropy.apply(*inputs, wanted, accuracy)  # type: ignore[no-untyped-call]
         return Losses(*losses)
 
 
@@ -131,8 +131,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         wanted: tuple[bool, ...],
         accuracy: bool,
     ) -> Losses:
-        given = (features[rows], weight, bias, target, smoothing, dtype)
-        walk = ChunkWalk(*given, wanted=wanted, accuracy=accuracy)
+        inputs = (features[rows], weight, bias, target, smoothing, dtype)
+        walk = ChunkWalk(*inputs, wanted=wanted, accuracy=accuracy)
         losses = walk.run()
         ctx.rows, ctx.shape, ctx.grads = rows, features.shape, walk.grads
         ctx.dtypes = [None if x is None else x.dtype for x in (features, weight, bias)]

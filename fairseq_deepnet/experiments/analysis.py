@@ -136,8 +136,8 @@ class CurvePanel:
 def window(figure: str, text: str | None) -> range:
     """Parse the updates of a figure, "10" or "1-5"; by default those of UPDATES."""
     text = text or UPDATES.get(figure, "1")
-    found = re.fullmatch(r"([1-9]\d*)(?:-([1-9]\d*))?", text)
-    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    match = re.fullmatch(r"([1-9]\d*)(?:-([1-9]\d*))?", text)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if last < first:
         raise ValueError(f"--updates {text}: an update from 1 on is expected, or a range as in 1-5")
     return range(first, last + 1)
@@ -194,9 +194,9 @@ def _by_layer(runs: Sequence[MonitoredRun], updates: range, lowest: int = 1) -> 
                 yield run.cell, layer, value
 
 
-def _named(updates: range, one: str = "update") -> str:
+def _named(updates: range, unit: str = "update") -> str:
     first, last = updates[0], updates[-1]
-    return f"{one} {first}" if first == last else f"mean of updates {first} to {last}"
+    return f"{unit} {first}" if first == last else f"mean of updates {first} to {last}"
 
 
 def _by_depth(runs: Sequence[MonitoredRun]) -> list[MonitoredRun]:
@@ -242,8 +242,8 @@ def _fig4(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
 def _fig5(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
     """Plot by depth, as in the paper, and by updates, whose number the paper does not state."""
     title, x = f"model update by depth, {_named(updates, 'after update')}", "layers per side"
-    found = ((run, mean(map(model_update, run.at(updates)))) for run in _by_depth(runs))
-    points = [(run.kind, run.depth, value) for run, value in found]
+    updates_of_runs = ((run, mean(map(model_update, run.at(updates)))) for run in _by_depth(runs))
+    points = [(run.kind, run.depth, value) for run, value in updates_of_runs]
     again = "the same by the number of updates"
     return [
         _panel("fig5", title, x, _MOVED, points, log_y=True),
@@ -286,17 +286,17 @@ def layer_norm_input(record: Record, part: str) -> float | None:
     return mean(value for side in sides for value in side)
 
 
-def layer_gradients(taken: Sequence[Record]) -> list[float | None]:
+def layer_gradients(measured: Sequence[Record]) -> list[float | None]:
     """Return the mean gradient norm of each decoder layer over updates, bottom first."""
-    lists = [record["values"].get("gradient_norm", {}).get("decoder", {}) for record in taken]
+    lists = [record["values"].get("gradient_norm", {}).get("decoder", {}) for record in measured]
     layers = [item["layer"] for item in lists if "layer" in item]
     return [mean(values) for values in zip(*layers, strict=True)]
 
 
 def mean(values: Iterable[Any]) -> float | None:
     """Return the mean of the values that exist (not finite if one is not), or None."""
-    found = [float(value) for value in values if value is not None]
-    return sum(found) / len(found) if found else None
+    numbers = [float(value) for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 # The command, the table and the image.
@@ -317,17 +317,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read the runs, print the table, write CSV and image."""
     runs = read_runs(args.runs)
-    made = make(args.figure, runs, window(args.figure, args.updates))
+    panels = make(args.figure, runs, window(args.figure, args.updates))
     # a training in epochs does not say how many updates it will have
     setting = trained(results.table_of([run.run for run in runs])).replace(
         "? updates of", "updates of"
     )
-    print(to_markdown(made, setting), end="")
+    print(to_markdown(panels, setting), end="")
     out = args.out or args.runs
     out.mkdir(parents=True, exist_ok=True)
     csv, image = out / f"{args.figure}.csv", out / f"{args.figure}.png"
-    write_text(csv, to_csv(made))
-    save(draw(made, setting), image)
+    write_text(csv, to_csv(panels))
+    save(draw(panels, setting), image)
     for file in (csv, image):
         say(f"written: {shown(file)}")
     return 0
@@ -364,7 +364,7 @@ def to_csv(plots: Sequence[CurvePanel]) -> str:
     """Return a line for every x of every curve, with the mean over seeds and their range."""
     heading = ("panel", "line", "x", "ours", "seeds", "lowest", "highest", "paper")
     lines: list[Sequence[object]] = [heading]
-    for panel, curve in ((one, curve) for one in plots for curve in one.curves):
+    for panel, curve in ((plot, curve) for plot in plots for curve in plot.curves):
         for x in sorted(curve.ours.keys() | curve.published.keys()):
             ours: list[Any] = [""] * 4
             if values := curve.ours.get(x, []):

@@ -97,7 +97,7 @@ def judge(folder: Path, status: int, crashed: bool, score: str | None) -> dict[s
     run = results.read_run(folder)
     run.unigram = results.unigram_level(run.config)
     diverged = run.why_diverged(crashed)
-    found = read_score(folder, score) if score and not status else None
+    read = read_score(folder, score) if score and not status else None
     tail = _tail(folder / "console.log")
     if diverged is not None:
         outcome, reason = Status.DIVERGED, f"diverged: {diverged}"
@@ -105,17 +105,17 @@ def judge(folder: Path, status: int, crashed: bool, score: str | None) -> dict[s
         what = "training" if crashed else "scoring"
         last = next((line for line in reversed(tail) if line.strip()), "nothing in its log")
         outcome, reason = Status.FAILED, f"{what} ended with status {status}: {last}"
-    elif score is not None and found is None:
+    elif score is not None and read is None:
         outcome, reason = Status.FAILED, f"there is no score {score}"
     else:
-        outcome, reason = Status.DONE, found.described() if found else _trained(run)
+        outcome, reason = Status.DONE, read.described() if read else _trained(run)
     return {
         "status": outcome.value,
         "reason": reason,
         "exit_status": status,
         "updates": run.updates,
         "unigram_nll": run.unigram,
-        "score": found.file if found else None,
+        "score": read.file if read else None,
         "log_tail": [] if outcome is Status.DONE else tail,
     }
 

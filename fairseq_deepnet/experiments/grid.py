@@ -229,8 +229,8 @@ def find_sweep(name: str) -> Path:
     for candidate in (inside_project(name), FOLDER / name, FOLDER / f"{name}.yaml"):
         if candidate.is_file():
             return candidate
-    known = ", ".join(sorted(path.stem for path in FOLDER.glob("*.yaml"))) or "none"
-    raise FileNotFoundError(f"no sweep {name!r}: not a file, and configs/sweeps/ holds {known}")
+    names = ", ".join(sorted(path.stem for path in FOLDER.glob("*.yaml"))) or "none"
+    raise FileNotFoundError(f"no sweep {name!r}: not a file, and configs/sweeps/ holds {names}")
 
 
 def load_sweep(name: str) -> Sweep:

@@ -172,8 +172,8 @@ class _MeanOfSeeds:
 
     def _extract_corpus_statistics(self, hypotheses: Translations, references: Any) -> Any:
         seeds = zip(*hypotheses, strict=True)
-        found = [self.bleu._extract_corpus_statistics(list(seed), references) for seed in seeds]
-        return np.concatenate([np.array(one, dtype=np.int64) for one in found], axis=1)
+        parts = [self.bleu._extract_corpus_statistics(list(seed), references) for seed in seeds]
+        return np.concatenate([np.array(part, dtype=np.int64) for part in parts], axis=1)
 
     def _aggregate_and_compute(self, stats: Any) -> Any:
         return self._compute_score_from_stats(np.asarray(stats).sum(0))
@@ -247,9 +247,11 @@ def compare(
             alone = [run.seed for run in mine.runs if run not in [pair[side] for pair in pairs]]
             left_out += [f"seed {s} of {mine.name} has no partner in {other.name}" for s in alone]
         rows.append(against(system.name, pairs))
-        for one, two in pairs if len(pairs) > 1 else []:
-            name = f"seed {two.seed}" + (f" against {one.seed}" if one.seed != two.seed else "")
-            rows.append(against(name, [(one, two)], of=system.name))
+        for first_run, second_run in pairs if len(pairs) > 1 else []:
+            name = f"seed {second_run.seed}" + (
+                f" against {first_run.seed}" if first_run.seed != second_run.seed else ""
+            )
+            rows.append(against(name, [(first_run, second_run)], of=system.name))
     return Comparison(rows, signatures, len(first.references), [*left_out, *notes])
 
 
@@ -375,7 +377,7 @@ def read_scored(file: Path) -> Scored:
     if not reference.is_file():
         raise FileNotFoundError(f"the reference of {shown(file)} is gone: {reference}")
     folders = file.resolve().parents
-    run = next((one for one in folders[1:4] if (one / "config.yaml").is_file()), None)
+    run = next((folder for folder in folders[1:4] if (folder / "config.yaml").is_file()), None)
     settings, seed = str(file.resolve()), None
     if run is not None:
         config = configs.recorded_config(run)

@@ -89,9 +89,9 @@ def run(args: argparse.Namespace) -> int:
     train(sweep, cells, folder, shares, args.retry, args.tiny)
     runs = [results.read_run(path) for path in results.find_runs(folder)]
     write_text(folder / results.FILE, results.table_of(runs).to_csv(index=False))
-    made = report.make(runs)
-    print("\n".join(section.text() for section in made.sections), end="")
-    report.save(made, folder / "report.md", folder / "report.csv", folder)
+    result = report.make(runs)
+    print("\n".join(section.text() for section in result.sections), end="")
+    report.save(result, folder / "report.md", folder / "report.csv", folder)
     failed = [cell.name for cell in cells if status_of(folder / cell.name) is Status.FAILED]
     if failed:
         names = ", ".join(failed)
@@ -249,7 +249,7 @@ def train(
                     working[process] = label, place, share, time.monotonic()
                 time.sleep(0.2)
                 watch()
-                for process in [one for one in working if one.poll() is not None]:
+                for process in [candidate for candidate in working if candidate.poll() is not None]:
                     label, place, share, began = working.pop(process)
                     free.append(share)
                     result = read_json(place / RESULT) or _lost(process.returncode, place)

@@ -252,8 +252,8 @@ def build(
         laws: published table -> line; the law of depth is fitted to ours and to these lines
     """
     shown = runs.dropna(subset=[row, column])
-    known = published.rows if published else {}
-    rows = _ordered([*known, *shown[row]], row)
+    published_rows = published.rows if published else {}
+    rows = _ordered([*published_rows, *shown[row]], row)
     columns = _ordered([*(published.columns if published else ()), *shown[column]], column)
     entries = {}
     for r in rows:
@@ -264,7 +264,7 @@ def build(
     used = list(dict.fromkeys([measures] if isinstance(measures, str) else measures.values()))
     if published:
         heading = f"{published.title} (the paper's {published.source})"
-        groups = {key: known[key].group if key in known else "" for key in rows}
+        groups = {key: published_rows[key].group if key in published_rows else "" for key in rows}
     else:
         heading = (str(runs["title"].iloc[0]) if len(runs) else "") + title
         heading += f": {MEASURES[used[0]].meaning}" if len(used) == 1 else ""
@@ -274,7 +274,10 @@ def build(
         title=heading,
         row=row,
         column=column,
-        rows={key: known[key].name if key in known else _label(shown, row, key) for key in rows},
+        rows={
+            key: published_rows[key].name if key in published_rows else _label(shown, row, key)
+            for key in rows
+        },
         columns={key: _column_heading(shown, column, key, published) for key in columns},
         entries=entries,
         notes=_notes(shown, used, published),

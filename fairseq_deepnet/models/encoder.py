@@ -154,13 +154,13 @@ class DeepNetEncoder(TransformerEncoderBase):
             repeats = new_order.numel() // sentences
             if repeats > 1 and torch.equal(new_order, each.repeat_interleave(repeats)):
                 return encoder_out | {"hypotheses_per_sentence": [repeats]}
-        kept = torch.div(new_order, group, rounding_mode="floor")
+        sentence = torch.div(new_order, group, rounding_mode="floor")
         note = {}
-        if group > 1 and are_grouped(kept, group):
-            kept, note = kept[::group], {"hypotheses_per_sentence": [group]}
-            if torch.equal(kept, each):
+        if group > 1 and are_grouped(sentence, group):
+            sentence, note = sentence[::group], {"hypotheses_per_sentence": [group]}
+            if torch.equal(sentence, each):
                 return encoder_out
-        reordered: EncoderOut = super().reorder_encoder_out(encoder_out, kept)
+        reordered: EncoderOut = super().reorder_encoder_out(encoder_out, sentence)
         return reordered | note
 
     def set_num_updates(self, num_updates: int) -> None:

@@ -54,15 +54,15 @@ def _refusal(cfg: Any, filename: str, reset_optimizer: bool) -> str | None:
         what = f"{filename} was trained with {trained}, not {chosen}"
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{filename}: its record of the residual scheme cannot be read ({error!r})"
-    given = f"give {_as_options(trained, cfg.model)}"
+    advice = f"give {_as_options(trained, cfg.model)}"
     paths = cfg.checkpoint
     elsewhere = (paths.finetune_from_model, getattr(paths, "continue_once", None))
     if paths.restore_file == LAST and filename not in elsewhere:
-        return f"{what}: {given} to continue with it, or another --save-dir to start again"
+        return f"{what}: {advice} to continue with it, or another --save-dir to start again"
     if getattr(cfg.model, "allow_other_scheme", False):
         logger.warning("%s; training continues with the latter", what)
         return _other_norms(filename, args, cfg.model, reset_optimizer)
-    return f"{what}: {given}, or {OPTION} to continue with the latter"
+    return f"{what}: {advice}, or {OPTION} to continue with the latter"
 
 
 def _other_norms(filename: str, trained: Any, chosen: Any, reset_optimizer: bool) -> str | None:

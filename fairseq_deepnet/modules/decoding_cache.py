@@ -183,29 +183,29 @@ class DecodingCache:
         if self._slots is None:
             return
         group = self.hypotheses_per_sentence
-        kept = torch.div(new_order, group, rounding_mode="floor")
+        places = torch.div(new_order, group, rounding_mode="floor")
         if self._places is not None:
-            kept = self._places.index_select(0, kept)
-        rows = kept * group + new_order.remainder(group)
+            places = self._places.index_select(0, places)
+        rows = places * group + new_order.remainder(group)
         if new_order.numel() % group == 0:
-            grouped = kept.view(-1, group)
+            grouped = places.view(-1, group)
             if bool((grouped == grouped[:, :1]).all()):
                 self._follow(grouped[:, 0], rows.view(-1, group))
                 return
         self._separate(rows)
 
-    def _follow(self, kept: Tensor, rows: Tensor) -> None:
-        """Continue the sentences at places `kept` [B'] with hypotheses from `rows` [B', K]."""
-        left = kept.numel()
-        here = torch.arange(left, device=kept.device)
-        places = kept
-        if left < self.sentences or not torch.equal(kept, here):
-            times = torch.bincount(kept, minlength=self.sentences)
+    def _follow(self, old_places: Tensor, rows: Tensor) -> None:
+        """Continue the sentences at `old_places` [B'] with hypotheses from `rows` [B', K]."""
+        left = old_places.numel()
+        here = torch.arange(left, device=old_places.device)
+        places = old_places
+        if left < self.sentences or not torch.equal(old_places, here):
+            times = torch.bincount(old_places, minlength=self.sentences)
             if int(times.max()) > 1:
-                self._change(lambda x, dim: x.index_select(dim, kept))
+                self._change(lambda x, dim: x.index_select(dim, old_places))
                 places = here
             elif left < self.sentences:
-                places = self._fill(kept, times)
+                places = self._fill(old_places, times)
         self._places = None if torch.equal(places, here) else places
         self.slots.select(rows if self._places is None else rows[places.argsort()])
 

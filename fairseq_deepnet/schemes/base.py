@@ -150,10 +150,10 @@ class ResidualScheme:
         if variant is None:
             return next(iter(cls.variants), None)
         if variant not in cls.variants:
-            known = f"choose one of {', '.join(cls.variants)}" if cls.variants else "leave it out"
+            advice = f"choose one of {', '.join(cls.variants)}" if cls.variants else "leave it out"
             raise ConfigurationError(
                 f"--scheme-variant {variant}: --residual-scheme {cls.name} has no such variant;"
-                f" {known}"
+                f" {advice}"
             )
         return variant
 

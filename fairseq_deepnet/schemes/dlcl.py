@@ -24,8 +24,8 @@ class LinearCombination(Combination):
         self.norms = nn.ModuleList(nn.LayerNorm(embed_dim) for _ in range(layers))
 
     def keep(self, output: Tensor, layer: int) -> Tensor:
-        kept: Tensor = self.norms[layer - 1](output) if layer else output
-        return kept
+        normalised: Tensor = self.norms[layer - 1](output) if layer else output
+        return normalised
 
     def forward(self, kept: list[Tensor]) -> Tensor:
         weights = self.weight[len(kept) - 1].unbind()

@@ -87,16 +87,16 @@ class NormFormer(ResidualScheme):
             "post_activation_transform.": "ffn_layernorm.",
             "residuals.ffn.weight": "w_resid",
         }
-        found = {}
+        renamed_layer = {}
         for name, weight in layer.items():
             old = next((old for old in renamed if name.startswith(old)), "")
-            found[renamed.get(old, "") + name.removeprefix(old)] = weight
-        scale = found.pop("self_attn.head_transform.scale").float()
-        out = found["self_attn.out_proj.weight"].float()  # [C, H D]
-        found["self_attn.out_proj.weight"] = out * scale.repeat_interleave(
+            renamed_layer[renamed.get(old, "") + name.removeprefix(old)] = weight
+        scale = renamed_layer.pop("self_attn.head_transform.scale").float()
+        out = renamed_layer["self_attn.out_proj.weight"].float()  # [C, H D]
+        renamed_layer["self_attn.out_proj.weight"] = out * scale.repeat_interleave(
             out.size(1) // scale.numel()
         )
-        return found
+        return renamed_layer
 
     def stock_options(self) -> dict[str, bool]:
         return {

@@ -111,9 +111,9 @@ class _DeepSpec(TransformerSpec):
 
     def _alias_variables(self) -> None:
         """Alias only equal embedding tables, where CTranslate2 compares all pairs of parameters."""
-        kept = self.decoder.embeddings
+        table = self.decoder.embeddings
         for other in (self.decoder.projection, self.encoder.embeddings[0]):
-            if other.weight.equal(kept.weight):
+            if other.weight.equal(table.weight):
                 other.weight = "decoder/embeddings/weight"
 
 

@@ -206,15 +206,15 @@ def _export(
                 " or --force to replace it"
             )
     state = load_checkpoint(model.make(), entire=True)
-    made = made_now()
+    environment = made_now()
     record = {
         "checkpoint": model.path.name,
         "averaged": model.averaged,
         "num_updates": num_updates(state),
         "scheme": scheme_name(required_arguments(state)),
         "request": request,
-        **made,
-        "versions": made["versions"] | {"ctranslate2": installed("ctranslate2")},
+        **environment,
+        "versions": environment["versions"] | {"ctranslate2": installed("ctranslate2")},
     }
     part = output.with_name(output.name + ".part")
     try:

@@ -141,15 +141,15 @@ def fold(weights: Mapping[str, Tensor], args: Namespace, scheme: ResidualScheme)
 
 
 def _stacks(weights: Mapping[str, Tensor]) -> list[_Stack]:
-    found: dict[str, _Stack] = {}
+    stacks: dict[str, _Stack] = {}
     for name, weight in weights.items():
         match = _LAYER.match(name)
         if match:
             prefix, number = match[1], int(match[3])
-            stack = found.setdefault(prefix, _Stack(Side(match[2]), prefix))
+            stack = stacks.setdefault(prefix, _Stack(Side(match[2]), prefix))
             stack.layers.extend({} for _ in range(number + 1 - len(stack.layers)))
             stack.layers[number][name.removeprefix(match[0])] = weight
-    return list(found.values())
+    return list(stacks.values())
 
 
 def _fold_residuals(folded: Folded, args: Namespace, scheme: ResidualScheme, stack: _Stack) -> None:

@@ -90,8 +90,8 @@ def refuse_other_weights(weights: Mapping[str, Tensor], args: Namespace, path: P
     try:
         with quiet(), torch.device(device):
             model: Any = build_model(Namespace(**vars(args) | no_files), task)
-            given = {**weights}
-            model.upgrade_state_dict(given)  # an old checkpoint names a tied table once
+            tensors = {**weights}
+            model.upgrade_state_dict(tensors)  # an old checkpoint names a tied table once
     except Exception as error:  # fairseq's own also raises plain Exceptions
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ValueError(f"{shown(path)} describes no model that can be built: {reason}") from error
@@ -100,11 +100,11 @@ def refuse_other_weights(weights: Mapping[str, Tensor], args: Namespace, path: P
         if is_size and not isinstance(value, int):
             raise ValueError(f"{shown(path)}: its option {name} is {value!r}, not a number")
     for name, expected in model.state_dict().items():
-        if name not in given:
+        if name not in tensors:
             raise ValueError(f"{shown(path)} is incomplete: it has no {name}")
-        if given[name].shape != expected.shape:
+        if tensors[name].shape != expected.shape:
             raise ValueError(
-                f"{shown(path)}: {name} is of shape {[*given[name].shape]}, and its options say"
+                f"{shown(path)}: {name} is of shape {[*tensors[name].shape]}, and its options say"
                 f" {[*expected.shape]}"
             )
     for name, weight in weights.items():

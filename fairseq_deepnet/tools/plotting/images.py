@@ -138,9 +138,9 @@ def _overview(runs: Sequence[Run], head: str) -> Any:
     """Draw lines of everything without layers, then a row of heat maps per quantity by layer."""
     from matplotlib import pyplot
 
-    known = [show for show in SHOWN if any(has(run, show) for run in runs)]
-    flat = [show for show in known if not is_by_layer(show)]
-    deep = [GridKey(show, "", parts_of(runs, show)[0]) for show in known if is_by_layer(show)]
+    shown = [show for show in SHOWN if any(has(run, show) for run in runs)]
+    flat = [show for show in shown if not is_by_layer(show)]
+    deep = [GridKey(show, "", parts_of(runs, show)[0]) for show in shown if is_by_layer(show)]
     rows = -(-len(flat) // _ACROSS)
     heights = [3.0 * rows, *(2.6 for _ in deep)]
     size = (max(14.0, 3.6 * len(runs) * len(SIDES)), sum(heights) + 0.6)

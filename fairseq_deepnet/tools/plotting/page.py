@@ -315,10 +315,10 @@ def events(runs: Sequence[Run]) -> Table:
 
 def scores(runs: Sequence[Run]) -> Table:
     """Return all test scores, one per row."""
-    found = [(n, score) for n, run in enumerate(runs) for score in read_scores(run.folder)]
-    metrics = list(dict.fromkeys(key for _, score in found for key in score.values))
+    scored = [(n, score) for n, run in enumerate(runs) for score in read_scores(run.folder)]
+    metrics = list(dict.fromkeys(key for _, score in scored for key in score.values))
     rows: list[list[Any]] = []
-    for number, score in found:
+    for number, score in scored:
         values = [_number(score.values.get(metric)) for metric in metrics]
         rows.append([number, score.name, *values, "; ".join(score.signatures.values())])
     return ["run", "score", *metrics, "signature"], rows

@@ -43,8 +43,8 @@ def run(args: argparse.Namespace) -> int:
     """Read the runs and draw."""
     kind, show = args.out.suffix, args.show or "loss"
     if kind not in (*IMAGES, NUMBERS, PAGE):
-        known = ", ".join((*IMAGES, NUMBERS, PAGE))
-        raise ValueError(f"--out {args.out}: the name must end in one of {known}")
+        endings = ", ".join((*IMAGES, NUMBERS, PAGE))
+        raise ValueError(f"--out {args.out}: the name must end in one of {endings}")
     if kind == PAGE and (args.show or args.part):
         raise ValueError("--show and --part are for images: a page holds everything")
     if args.part is not None and not is_by_layer(show):
