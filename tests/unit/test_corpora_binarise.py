@@ -53,15 +53,12 @@ def test_words_and_their_dictionary_are_as_fairseq_preprocess_has_them(
 ) -> None:
     monkeypatch.setattr(chunks, "__defaults__", (chunk,))
     source, target = text(tmp_path, "train.eo", 1), text(tmp_path, "train.ia", 2)
-    expected = fairseq_preprocess(
-        tmp_path, "--thresholdsrc=3", "--nwordstgt=12", "--padding-factor=16"
-    )
-    sizes = {"eo": (source, 3, -1), "ia": (target, 0, 12)}
-    for language, (words, threshold, size) in sizes.items():
+    expected = fairseq_preprocess(tmp_path)
+    for language, words in {"eo": source, "ia": target}.items():
         dictionary, out = tmp_path / f"dict.{language}.txt", tmp_path / language
-        binarise.write_word_dictionary([words], dictionary, threshold, size, 16, workers=2)
+        binarise.write_word_dictionary([words], dictionary, workers=2)
         assert dictionary.read_bytes() == (expected / dictionary.name).read_bytes()
-        counts = binarise.binarise_words(dictionary, words, out, workers=2)
+        counts = binarise.binarise(dictionary, words, out, workers=2)
         assert counts.sentences == 120 + len(ODD)
         for ending in ("bin", "idx"):
             made = (expected / f"train.eo-ia.{language}.{ending}").read_bytes()
@@ -82,7 +79,7 @@ def test_raw_text_becomes_what_encoding_and_fairseq_preprocess_make_of_it(
     write_dictionary(model, tmp_path / "dict.txt")
     srcdict = f"--srcdict={tmp_path / 'dict.txt'}"
     expected = fairseq_preprocess(tmp_path, srcdict, "--joined-dictionary")
-    counts = binarise.binarise_text(tmp_path / "spm.model", test, tmp_path / "out", workers=2)
+    counts = binarise.binarise(tmp_path / "spm.model", test, tmp_path / "out", workers=2)
     for ending in ("bin", "idx"):
         made = (expected / f"train.eo-ia.eo.{ending}").read_bytes()
         assert (tmp_path / f"out.{ending}").read_bytes() == made
@@ -93,7 +90,7 @@ def test_a_large_vocabulary_takes_wider_numbers(tmp_path: Path) -> None:
     words = [f"w{number}" for number in range(70_000)]
     dictionary = write(tmp_path / "dict.txt", [f"{word} 1" for word in words])
     test = write(tmp_path / "test", ["w0 w69999", "w65531 w65532"])
-    assert binarise.binarise_words(dictionary, test, tmp_path / "out").tokens == 6
+    assert binarise.binarise(dictionary, test, tmp_path / "out").tokens == 6
     data = MMapIndexedDataset(str(tmp_path / "out"))
     numbers = Dictionary.load(str(dictionary))
     assert [line.tolist() for line in data] == [

@@ -123,12 +123,11 @@ def test_a_run_that_fails_is_resumed_to_the_same_bytes(
     if force:
         build_one(dataclasses.replace(recipe, min_words=2), rows, out)
     with monkeypatch.context() as broken:
-        name = "binarise_words" if recipe.kind == "moses" else "binarise_text"
 
         def fail(*_: Any) -> None:
             raise OSError(28, "No space left on device")
 
-        broken.setattr(binarise, name, fail)
+        broken.setattr(binarise, "binarise", fail)
         with pytest.raises(OSError, match="No space"):
             build_one(recipe, rows, out, force)
     assert out.exists() is force
@@ -145,7 +144,7 @@ def test_clean_text_serves_another_vocabulary_and_leaves_no_other_model(
         build_one(dataclasses.replace(SMALL, vocab_size=5000), rows, out)
     monkeypatch.setattr(build, "_clean_chunk", None)
     with monkeypatch.context() as broken:
-        broken.setattr(binarise, "binarise_text", None)
+        broken.setattr(binarise, "binarise", None)
         with pytest.raises(TypeError):
             build_one(dataclasses.replace(SMALL, joint=False, vocab_size=45), rows, out)
     build_one(SMALL, rows, out)

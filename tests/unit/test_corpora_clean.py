@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.tools.corpora.clean import count_words
-from fairseq_deepnet.tools.corpora.text import find_side, normalise, read_lines
+from fairseq_deepnet.tools.corpora.text import count_words, find_side, normalise, read_lines
 
 
 def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:

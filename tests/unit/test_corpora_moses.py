@@ -10,9 +10,9 @@ import pytest
 from fairseq.data import Dictionary
 
 from fairseq_deepnet.tools.corpora import moses
-from fairseq_deepnet.tools.corpora.clean import Limits
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.corpora.moses import Tokenisation, tokenise
+from fairseq_deepnet.tools.corpora.text import Limits
 from fairseq_deepnet.tools.evaluation import scoring
 
 PLAIN = Tokenisation()

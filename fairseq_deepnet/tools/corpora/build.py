@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,18 +23,19 @@ from typing import Any, Final, NamedTuple
 from fairseq_deepnet.files import locked, put_folder_in_place, remove, say, write_text
 from fairseq_deepnet.provenance import installed, now, sha256
 from fairseq_deepnet.records import read_record, write_record
-from fairseq_deepnet.tools.corpora import binarise, clean, moses, subwords
-from fairseq_deepnet.tools.corpora.clean import Limits
+from fairseq_deepnet.tools.corpora import binarise, moses, subwords
 from fairseq_deepnet.tools.corpora.moses import Tokenisation
-from fairseq_deepnet.tools.corpora.parallel import map_in_order
 from fairseq_deepnet.tools.corpora.subwords import SubwordOptions
 from fairseq_deepnet.tools.corpora.text import (
     Chunk,
+    Limits,
     chunks,
     find_side,
     is_blank,
+    map_in_order,
     normalise,
     read_lines,
+    why_dropped,
 )
 
 KINDS: Final = ("pair", "pairs", "language", "moses")
@@ -74,7 +74,6 @@ class Recipe(SubwordOptions, Tokenisation, Limits):
         clean_on: "words": the limits count Moses tokens, before pairs are held out; "subwords":
             they count subwords, of train and valid.
         hold_out: every such training pair of a Moses folder becomes validation text.
-        thresholdsrc, thresholdtgt, nwordssrc, nwordstgt, padding_factor: as in fairseq-preprocess.
     """
 
     kind: str = "pair"
@@ -84,11 +83,6 @@ class Recipe(SubwordOptions, Tokenisation, Limits):
     merges: int = 10_000
     clean_on: str = "words"
     hold_out: int = 0
-    thresholdsrc: int = 0
-    thresholdtgt: int = 0
-    nwordssrc: int = -1
-    nwordstgt: int = -1
-    padding_factor: int = 8
 
     def __post_init__(self) -> None:
         Limits.__post_init__(self)
@@ -110,8 +104,7 @@ class Recipe(SubwordOptions, Tokenisation, Limits):
         if self.kind == "pairs":
             names.add("temperature")
         if self.kind == "moses":
-            names |= {*_names(Tokenisation), "merges", "clean_on", "hold_out", "padding_factor"}
-            names |= {"thresholdsrc", "thresholdtgt", "nwordssrc", "nwordstgt"}
+            names |= {*_names(Tokenisation), "merges", "clean_on", "hold_out"}
         else:
             names |= {*_names(SubwordOptions), "drop_duplicates"}
         return {name: getattr(self, name) for name in sorted(names)}
@@ -546,21 +539,11 @@ class _Pipeline:
     def _write_dictionaries(self) -> dict[str, Any]:
         """Write fairseq's dictionaries of the words in encoded training text."""
         recipe, sizes = self.recipe, {}
-        for language, side in zip(self.languages, ("src", "tgt"), strict=True):
+        for language in self.languages:
             path = self.part / f"dict.{language}.txt"
-            if recipe.joint and side == "tgt":
-                shutil.copyfile(self.part / f"dict.{self.languages[0]}.txt", path)
-            else:
-                codes = self.languages if recipe.joint else [language]
-                binarise.write_word_dictionary(
-                    [file for code in codes for file in self._train_files("encoded", code)],
-                    path,
-                    getattr(recipe, f"threshold{side}"),
-                    getattr(recipe, f"nwords{side}"),
-                    recipe.padding_factor,
-                    self.workers,
-                )
-            sizes[language] = len(binarise.SPECIALS) + path.read_bytes().count(b"\n")
+            codes = self.languages if recipe.joint else [language]
+            files = [file for code in codes for file in self._train_files("encoded", code)]
+            sizes[language] = binarise.write_word_dictionary(files, path, self.workers)
         return {"vocabularies": sizes}
 
     def _binarise(self, row: Row) -> dict[str, Any]:
@@ -573,18 +556,13 @@ class _Pipeline:
             )
             text = f"{self.recipe.text_name(row)}.{language}"
             if self.recipe.kind == "moses":
-                dictionary = self.part / f"dict.{language}.txt"
-                found = binarise.binarise_words(
-                    dictionary, self.part / "encoded" / text, self.part / name, self.workers
-                )
+                folder, vocabulary = "encoded", self.part / f"dict.{language}.txt"
             else:
                 own = self.part / f"spm.{language}.model"
-                found = binarise.binarise_text(
-                    own if own.is_file() else self.part / "spm.model",
-                    self.part / "text" / text,
-                    self.part / name,
-                    self.workers,
-                )
+                folder, vocabulary = "text", own if own.is_file() else self.part / "spm.model"
+            found = binarise.binarise(
+                vocabulary, self.part / folder / text, self.part / name, self.workers
+            )
             counts[language] = found._asdict()
         return counts
 
@@ -647,7 +625,7 @@ def _clean_chunk(chunk: Chunk, paths: Sequence[Path], row: Row, recipe: Recipe) 
             lines += tuple(tokens)
         elif train:
             lines = tuple(map(normalise, text))
-            reason = clean.why_dropped(lines[0], lines[-1], recipe)
+            reason = why_dropped(lines[0], lines[-1], recipe)
         else:
             lines = tuple(line.replace("\r", " ") for line in text)
         if not train and any(map(is_blank, text)):

@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from fairseq_deepnet.tools.corpora.clean import Limits
+from fairseq_deepnet.tools.corpora.text import Limits
 
 JOINER = "@@"
 LONGEST_WORD = 1000

@@ -64,11 +64,6 @@ HELP: Final = {
     "merges": "number of byte-pair codes",
     "clean_on": "words or subwords: what the limits of a Moses folder count",
     "hold_out": "every such training pair becomes validation text (0: none)",
-    "thresholdsrc": "as in fairseq-preprocess",
-    "thresholdtgt": "as in fairseq-preprocess",
-    "nwordssrc": "as in fairseq-preprocess",
-    "nwordstgt": "as in fairseq-preprocess",
-    "padding_factor": "as in fairseq-preprocess",
 }
 """Options of a recipe."""
 _LANGUAGE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")

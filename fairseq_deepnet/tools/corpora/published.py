@@ -6,21 +6,80 @@ al. 2020 (arXiv 2004.11867) for OPUS-100; github.com/multi30k/dataset.
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import html
+import lzma
 import re
+import shutil
+import tarfile
+import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 
-from fairseq_deepnet.files import RESOURCES, say, whole_folder
-from fairseq_deepnet.tools.corpora.archive import opened, take, write
+from fairseq_deepnet.files import RESOURCES, say, whole, whole_folder
 from fairseq_deepnet.tools.corpora.build import Recipe, Row
 from fairseq_deepnet.tools.corpora.text import find_side, raw_lines, read_lines
 from fairseq_deepnet.tools.languages import languages as all_languages
+
+_OPENERS: Final[dict[str, Any]] = {
+    **dict.fromkeys((".gz", ".tgz"), gzip.open),
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
+Files = Iterator[tuple[tarfile.TarInfo, BinaryIO]]
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Files]:
+    """Open a tar archive (plain, .gz, .bz2, .xz) and yield its files, each with its content.
+
+    Read a content before you ask for the next file. Links and devices are left out. Raises
+    ValueError for a damaged archive.
+    """
+    try:
+        with (
+            _OPENERS.get(path.suffix, open)(path, "rb") as stream,
+            tarfile.open(fileobj=stream, mode="r|") as tar,
+        ):
+            yield _files(stream, tar)
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise ValueError(
+            f"{path} is not a complete archive ({error}); download it again"
+        ) from error
+
+
+def _files(stream: BinaryIO, tar: tarfile.TarFile) -> Files:
+    for member in tar:
+        if member.isfile():
+            yield member, cast(BinaryIO, tar.extractfile(member))
+    while stream.read(1 << 20):
+        pass  # tarfile takes a truncated archive for a whole one; the end of the stream tells
+
+
+def write(content: BinaryIO, place: Path) -> None:
+    """Write a file's content to `place`, which appears only when it is complete."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with whole(place) as part, part.open("wb") as out:
+        shutil.copyfileobj(content, out, 1 << 20)
+
+
+def take(archive: Path, wanted: Mapping[str, Path]) -> None:
+    """Write the members named in `wanted` to their places; ValueError if one is missing."""
+    missing = dict(wanted)
+    with opened(archive) as files:
+        for member, content in files:
+            if place := missing.pop(member.name.removeprefix("./"), None):
+                write(content, place)
+            if not missing:
+                return
+    raise ValueError(f"{archive} has no {', '.join(sorted(missing))}; download it again")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Lines of text files, read the way `wc -l` counts them.
+"""Lines of text files: read the way `wc -l` counts them, judged, shared out over processes.
 
 A line ends at "\\n" and nowhere else. Python's own text mode also splits at a lone "\\r", and
 `str.splitlines` at U+2028, U+0085, "\\x0b" and others: with either of them the two sides of a
@@ -9,13 +9,25 @@ memory to clean; the longest of Multi30k, Tatoeba and Flores-101 has 2,750 bytes
 from __future__ import annotations
 
 import gzip
+import itertools
+import multiprocessing
 import re
+import signal
 import unicodedata
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple, cast
+from typing import BinaryIO, Final, NamedTuple, TypeVar, cast
+
+from fairseq_deepnet.ended import end_with_parent
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 MAX_LINE: Final = 1 << 20
 """Bytes of a line, with its end."""
@@ -26,14 +38,11 @@ CHUNK: Final = 10_000
 # sentencepiece takes for one: zero-width space, byte-order mark, and its own mark for spaces.
 _SPACES = re.compile("[\\s\\x1c-\\x1f\\x85\\u200b\\ufeff\\u2581]+")
 _CONTROLS = re.compile("[\\x00-\\x08\\x0e-\\x1b\\x7f-\\x84\\x86-\\x9f\\u00ad]")
-
-
-def line_error(path: Path, number: int) -> ValueError:
-    """Return the error for a line that is longer than MAX_LINE."""
-    return ValueError(
-        f"{path}, line {number}: longer than {MAX_LINE:,} bytes; give text with one sentence per"
-        " line"
-    )
+# What counts as one word where a script writes no spaces: one Han or Kana character, or up to four
+# characters of Thai, Lao, Burmese or Khmer (about their mean word length).
+_HAN_KANA = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_THAI_KHMER = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+_WORD = re.compile(f"[{_HAN_KANA}]|[{_THAI_KHMER}]{{1,4}}|[^\\s{_HAN_KANA}{_THAI_KHMER}]+")
 
 
 def find_side(prefix: str | Path, language: str) -> Path:
@@ -64,7 +73,10 @@ def raw_lines(path: Path) -> Iterator[bytes]:
             while raw := stream.readline(MAX_LINE + 1):
                 number += 1
                 if len(raw) > MAX_LINE:
-                    raise line_error(path, number)
+                    raise ValueError(
+                        f"{path}, line {number}: longer than {MAX_LINE:,} bytes; give text with one"
+                        " sentence per line"
+                    )
                 yield raw
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(
@@ -149,3 +161,80 @@ def normalise(line: str) -> str:
     """Return a line in Unicode NFC, with single plain spaces between words and no controls."""
     # NFC last: removing a control character can bring a letter and its accent together.
     return unicodedata.normalize("NFC", _CONTROLS.sub("", _SPACES.sub(" ", line)).strip())
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of training lines: words per line, on either side, and their ratio.
+
+    Words are those of raw text, or the tokens of a recipe that has them.
+    """
+
+    min_words: int = 1
+    max_words: int = 250
+    max_ratio: float = 5.0  # raw words: "Cvičí jógu." is "Elle est en train de faire du yoga."
+    drop_duplicates: bool = False
+
+    def __post_init__(self) -> None:
+        if self.min_words < 1:
+            raise ValueError(f"--min-words is {self.min_words}; it must be at least 1")
+        if self.max_words < self.min_words:
+            raise ValueError(f"--max-words is {self.max_words}, --min-words {self.min_words}")
+        if not self.max_ratio >= 1:
+            raise ValueError(f"--max-ratio is {self.max_ratio}; it must be at least 1")
+
+
+def count_words(line: str) -> int:
+    """Count words: runs between spaces, and fair parts of them where a script has no spaces."""
+    return len(_WORD.findall(line))
+
+
+def why_dropped(source: str, target: str, limits: Limits) -> str | None:
+    """Return why a normalised training pair is dropped, or None if it stays."""
+    if is_blank(source) or is_blank(target):
+        return "empty"
+    shorter, longer = sorted((count_words(source), count_words(target)))
+    if shorter < limits.min_words:
+        return "too short"
+    if longer > limits.max_words:
+        return "too long"
+    if longer > limits.max_ratio * shorter:
+        return "length ratio"
+    return None
+
+
+def map_in_order(
+    function: Callable[[T], R], chunks: Iterable[T], workers: int = 1, ahead: int = 2
+) -> Iterator[R]:
+    """Yield `function(chunk)` for every chunk, in order, computed by `workers` processes.
+
+    At most `workers` x `ahead` chunks and results are held at a time. A single chunk is worked on
+    in this process, so that short text costs no start of processes. `function` must be a function
+    of a module (or a functools.partial of one). The first exception of a worker is raised here;
+    ValueError if a worker was killed.
+    """
+    iterator = iter(chunks)
+    first = list(itertools.islice(iterator, 2))
+    if workers <= 1 or len(first) < 2:
+        yield from map(function, itertools.chain(first, iterator))
+        return
+    waiting: deque[Future[R]] = deque()
+    # fork: a fresh interpreter would import the whole package once per worker
+    context = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(
+        workers, context, initializer=end_with_parent, initargs=(signal.SIGKILL,)
+    )
+    try:
+        for chunk in itertools.chain(first, iterator):
+            waiting.append(pool.submit(function, chunk))
+            if len(waiting) >= workers * ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise ValueError(
+            "a worker process was killed, for want of memory perhaps; run again with fewer WORKERS"
+            " (--workers)"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -18,9 +18,9 @@ import yaml
 
 from fairseq_deepnet.files import RESOURCES, whole_folder, write_json, write_text
 from fairseq_deepnet.records import read_record
-from fairseq_deepnet.tools.corpora.archive import opened
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.moses import detokenise
+from fairseq_deepnet.tools.corpora.published import opened
 from fairseq_deepnet.tools.languages import find, language, languages
 
 FOLDER: Final = RESOURCES / "configs" / "evaluation"
