@@ -117,11 +117,8 @@ def not_finite(
         side: [None if norm is None else math.isfinite(norm) for norm in row]
         for side, row in norms.items()
     }
-    layers = {}
-    for side, row in finite.items():
-        bad = [index for index, is_finite in enumerate(row, 1) if is_finite is False]
-        if bad:
-            layers[side] = bad[0], bad[-1], len(row)
+    bad = {side: [n for n, ok in enumerate(row, 1) if ok is False] for side, row in finite.items()}
+    layers = {side: (at[0], at[-1], len(finite[side])) for side, at in bad.items() if at}
     at_minimum = "loss scale" in str(error)
     what = "the loss scale is at its minimum" if at_minimum else "gradients are not finite"
     if layers:

@@ -19,8 +19,8 @@ BY_ROWS: Final = "split by rows"
 
 def gather(
     model: ShardedModel, state: dict[str, Any], exact: list[Tensor], flat: bool
-) -> dict[str, Any] | None:
-    """Return the optimiser's state on rank 0 as unsharded training has it.
+) -> dict[str, Any]:
+    """Return the optimiser's state as unsharded training has it; it is empty but on rank 0.
 
     Args:
         state: state of this process.
@@ -36,7 +36,7 @@ def gather(
         for index, values in state["state"].items()
     }
     if model.rank:
-        return None
+        return {}
     state = {**state, "state": whole}
     if WEIGHTS in state:
         state[WEIGHTS] = [torch.cat([w.reshape(-1) for w in exact])] if flat else exact

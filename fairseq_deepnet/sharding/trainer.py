@@ -312,17 +312,14 @@ class ShardedTrainer(DeepNetTrainer):
         self.sharded.free()
         keep = not self.cfg.checkpoint.no_save_optimizer_state
         state = self.optimizer.state_dict() if keep else {}
+        # the optimiser's state as one row of all parameters, as in fairseq's files
+        is_flat = bool(self.cfg.common.fp16 and not self.cfg.common.fp16_no_flatten_grads)
+        self._gathered_optim_state = None
         with torch.no_grad(), self._telling_others():
             exact = self.sharded.gather(keep_fp32=WEIGHTS in state)
-            self._gathered_optim_state = (
-                optimizer_state.gather(self.sharded, state, exact, self._is_flat())
-                if keep
-                else None
-            )
-
-    def _is_flat(self) -> bool:
-        """True if checkpoints store the optimiser's state as one row of all parameters."""
-        return bool(self.cfg.common.fp16 and not self.cfg.common.fp16_no_flatten_grads)
+            if keep:
+                state = optimizer_state.gather(self.sharded, state, exact, is_flat)
+                self._gathered_optim_state = state
 
     def save_checkpoint(self, filename: str, extra_state: Any) -> Any:
         if _is_alone_with_error():

@@ -55,10 +55,6 @@ class Supervised:
     def losses(self) -> dict[int, float]:
         return losses((self.run / "train.log").read_text(encoding="utf-8"))
 
-    def last(self) -> dict[str, Any]:
-        file = self.run / "checkpoints" / "checkpoint_last.pt"
-        return dict(torch.load(file, weights_only=True))
-
     def state(self) -> dict[str, Any]:
         return dict(json.loads((self.run / "fallback.json").read_text(encoding="utf-8")))
 
@@ -101,22 +97,6 @@ def test_a_healthy_training_raises_no_event(scheme: str, tiny_data: Path, tmp_pa
     train_here(tiny_data, tmp_path, *DEEP, scheme, "--lr=0.001", "--max-update=40")
     assert told(tmp_path) == []
     assert {path.name for path in tmp_path.iterdir()} >= {"checkpoint_last.pt"}
-
-
-def test_watching_changes_no_number(tiny_data: Path, tmp_path: Path) -> None:
-    weights = [
-        train_here(
-            tiny_data,
-            tmp_path / policy,
-            *[*SHALLOW, "--lr=0.001", "--dropout=0.1", "--max-update=12"],
-            f"--on-divergence={policy}",
-        )["model"]
-        for policy in ("off", "warn", "stop")
-    ]
-    assert weights[0].keys() == weights[1].keys() == weights[2].keys()
-    for name, value in weights[0].items():
-        assert torch.equal(value, weights[1][name]), name
-        assert torch.equal(value, weights[2][name]), name
 
 
 def test_stop_names_the_newest_checkpoint_from_before_in_one_line(
@@ -170,20 +150,6 @@ def test_a_fallback_resumes_from_the_newest_checkpoint_from_before(supervised: S
     assert aside >= {"checkpoint_2_12.pt"}
     (taken,) = supervised.state()["history"]
     assert (taken["changes"], taken["from_update"]) == ("lr=0.001", 9)
-
-
-@pytest.mark.slow
-def test_what_diverges_from_the_start_falls_back_to_the_start_and_recovers(
-    supervised: Supervised,
-) -> None:
-    options = [*PLANTED, "--on-divergence=fallback", "--max-update=30"]
-    done = supervised(*options, "--fallbacks=lr*0.01, lr*0.1")
-    assert done.returncode == 0, done.stderr
-    assert "starting again from the beginning" in done.stderr
-    assert len(told(supervised.run)) == 1
-    seen = supervised.losses()
-    assert sorted(seen) == list(range(1, 31))
-    assert sum(seen[u] for u in range(26, 31)) < sum(seen[u] for u in range(1, 6)) - 1
 
 
 @pytest.mark.slow

@@ -53,10 +53,11 @@ def test_one_process_validates_with_bleu_saves_and_goes_on_as_unsharded(
 
 
 def start(
-    world: int, data: object, save_dir: Path, *options: object
+    world: int, data: object, save_dir: Path, *options: object, code: str = ""
 ) -> list[subprocess.Popen[str]]:
-    """fairseq-train in so many processes."""
-    base = ["fairseq-train", data, "--user-dir", PLUGIN, "--save-dir", save_dir, *options]
+    """fairseq-train, or a program around it, in so many processes."""
+    program = [sys.executable, "-c", code] if code else ["fairseq-train"]
+    base = [*program, data, "--user-dir", PLUGIN, "--save-dir", save_dir, *options]
     if world > 1:
         base += ["--distributed-backend=gloo", "--distributed-no-spawn", "--device-id=0"]
         base += [f"--distributed-init-method=tcp://127.0.0.1:{free_port()}"]
@@ -300,32 +301,10 @@ cli_main()
 """
 
 
-def start_program(
-    code: str, world: int, data: Path, folder: Path, *options: object
-) -> list["subprocess.Popen[str]"]:
-    """A program of three lines in so many processes."""
-    folder.mkdir()
-    port = free_port()
-    words = [data, "--user-dir", PLUGIN, "--save-dir", folder, *UPDATES, SHARDED]
-    words += ["--distributed-backend=gloo", "--distributed-no-spawn", "--device-id=0", *options]
-    words += [f"--distributed-init-method=tcp://127.0.0.1:{port}"]
-    words += [f"--distributed-world-size={world}"]
-    return [
-        subprocess.Popen(
-            [sys.executable, "-c", code, *map(str, words), f"--distributed-rank={rank}"],
-            stdout=(folder / f"log.{rank}").open("w", encoding="utf-8"),
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            cwd=folder.parent,
-        )
-        for rank in range(world)
-    ]
-
-
 @pytest.mark.slow
 def test_the_others_say_which_rank_has_failed_and_why(tiny_data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    assert all(finish(start_program(FAILS, 3, tiny_data, folder), 300))
+    assert all(finish(start(3, tiny_data, folder, *UPDATES, SHARDED, code=FAILS), 300))
     assert "KeyError: 'no such word'" in said(folder, 1)
     first, _, third = (said(folder, rank).strip().splitlines()[-1] for rank in range(3))
     assert "rank 0 cannot continue: rank 1 has failed: KeyError: 'no such word'" in first

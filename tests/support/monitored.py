@@ -94,50 +94,27 @@ def _record(update: int, layers: dict[str, int], growth: float, broken: bool) ->
     scale = math.nan if broken else 1.0
     time = 1 + update / 100
 
-    def by_layer(size: float, parts: Sequence[str], side: str, slope: float = 1.0) -> Any:
-        count = layers[side]
+    def parts(name: str, side: str) -> list[str]:
+        if name == "parameter_update_ratio":
+            return ["layer"]
+        inner = [part for part in PARTS[side] if part != "ffn" or name != "attention_entropy"]
+        return ["layer", *inner] if name == "gradient_norm" else inner
+
+    def by_layer(name: str, side: str) -> dict[str, list[float]]:
+        count, slope = layers[side], growth if "gradient_norm" in name else 1.0
+        size = scale * time**0.3
         return {
-            part: [
-                scale * size * (1 + 0.2 * number) * slope ** (layer - count) * time**0.3
-                for layer in range(count)
-            ]
-            for number, part in enumerate(parts)
+            part: [size * (1 + n / 5) * slope ** (layer - count) for layer in range(count)]
+            for n, part in enumerate(parts(name, side))
         }
 
-    def every(size: float, slope: float = 1.0, first: Sequence[str] = ()) -> Any:
-        return {side: by_layer(size, (*first, *PARTS[side]), side, slope) for side in layers}
-
-    def groups(side: str) -> list[str]:
-        attentions = [part for part in PARTS[side] if part != "ffn"]
-        return [*(f"{part}.{name}" for part in attentions for name in ("qk", "vo")), "ffn"]
-
-    values: dict[str, Any] = {
-        "gradient_norm": every(0.5, growth, ("layer",)),
-        "weight_gradient_norm": {
-            side: by_layer(0.2, groups(side), side, growth) for side in layers
-        },
-        "embedding_gradient_norm": dict.fromkeys(layers, 0.3 * scale / time),
-        "branch_norm": every(4.0),
-        "residual_norm": every(11.3),
-        "layer_norm_input": every(14.0),
-        "layer_norm_gradient": every(0.8),
-        "attention_entropy": {
-            side: by_layer(1.5, [part for part in PARTS[side] if part != "ffn"], side)
-            for side in layers
-        },
-        "model_update": scale * 3 * math.log(time + 1),
-        "step_update": scale * 0.4 / time,
-        "update_bound": scale * 40 * math.log(time + 1),
-        "step_bound": scale * 5 / time,
-        "parameter_update_ratio": {side: by_layer(1e-3, ("layer",), side, 1.02) for side in layers},
-    }
-    made_up = {
-        Level.MODEL: scale / time,
-        Level.STACK: dict.fromkeys(layers, scale / time),
-        Level.PART: every(1.0),
-    }
-    for name, row in QUANTITIES.items():  # those that came since
-        values.setdefault(name, made_up[row.level])
+    values: dict[str, Any] = {}
+    for name, row in QUANTITIES.items():
+        values[name] = {
+            Level.MODEL: scale * time if name.startswith("model") else scale / time,
+            Level.STACK: dict.fromkeys(layers, scale / time),
+            Level.PART: {side: by_layer(name, side) for side in layers},
+        }[row.level]
     loss = math.nan if broken else _loss(update)
     return {
         "update": update,

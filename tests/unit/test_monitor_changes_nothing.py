@@ -154,12 +154,3 @@ def test_between_due_updates_the_model_has_no_hooks(tmp_path: Path) -> None:
     for _ in range(7):
         rig.update()
     assert [count > 0 for count in seen] == [False, False, True, False, False, True, False]
-
-
-def test_a_record_begins_with_the_few_numbers_that_a_reader_looks_for(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, "--monitor-interval=1")
-    rig.update()
-    (record,) = rig.records()
-    assert {"update", "lr", "loss"} <= set(record)
-    assert next(iter(record)) == "update"
-    assert list(record)[-1] == "values"

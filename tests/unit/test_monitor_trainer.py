@@ -137,13 +137,6 @@ def test_bad_options_name_themselves_and_the_remedy(
 # Records
 
 
-def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
-    record = {"update": 3, "loss": 7.125, "values": {"model_update": 0.5}}
-    record["values"]["gradient_norm"] = {"encoder": {"layer": [0.25, None, 2e-30]}}
-    records.append(tmp_path / "new" / records.NAME, record)
-    assert list(records.read(tmp_path / "new" / records.NAME)) == [record]
-
-
 def test_numbers_that_are_not_finite_are_words_of_strict_json(tmp_path: Path) -> None:
     file = tmp_path / records.NAME
     inf = float("inf")

@@ -43,12 +43,6 @@ def test_deep_post_ln_without_warm_up_is_told_as_the_paper_tells_it() -> None:
         assert part in text
 
 
-def test_the_state_of_the_warm_up_is_told() -> None:
-    assert "at update 2 of a warm-up of 4,000" in cause(warmup=4000)
-    later = dataclasses.replace(VANISHED, started=5000)
-    assert "after a warm-up of 4,000 updates" in cause(later, warmup=4000)
-
-
 def test_deepnorm_is_not_told_to_use_deepnorm() -> None:
     text = cause(scheme="deepnorm")
     assert "--residual-scheme" not in text
