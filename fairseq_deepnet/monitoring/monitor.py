@@ -6,7 +6,6 @@ own share of the batch.
 
 from __future__ import annotations
 
-import logging
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,8 +30,6 @@ from .instruments import (
 )
 from .probe import ORIGIN, Origin
 from .records import EVERYTHING, QUANTITIES
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -111,13 +108,6 @@ class Monitor(Observer):
     def loaded(self, trainer: Any, update: int) -> None:
         """Continue after the last valid record, from the origin of the first start."""
         records.keep_until(self.file, update)
-        last = trainer.cfg.optimization.max_update
-        if 0 < last < self.settings.interval:
-            logger.warning(
-                "--monitor-interval %d: nothing is measured in a training of %d updates",
-                self.settings.interval,
-                last,
-            )
         if update and self.on_probe:
             self.origin.resume()
 
