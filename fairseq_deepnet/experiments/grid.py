@@ -38,7 +38,7 @@ import yaml
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.files import inside_project, shown
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
-from fairseq_deepnet.tools import configs, recipe_options
+from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import CONFIG_FOLDER, Value
 from fairseq_deepnet.tools.tables import listed
 from fairseq_deepnet.tools.training import launch
@@ -420,15 +420,15 @@ def _cell(panel: Panel, values: Sequence[Value], seed: int) -> Cell:
     options = panel.options | settings | panel.forced | from_factors | {"seed": seed}
     train = {key: str(options.pop(key)) for key in list(options) if key.isupper()}
     for what, names, words, allowed in (
-        ("settings", [*train, *options], _TRAIN_WORDS, recipe_options.TRAINING),
-        ("score", list(panel.score or {}), _SCORE_WORDS, recipe_options.SCORING),
+        ("settings", [*train, *options], _TRAIN_WORDS, configs.TRAINING),
+        ("score", list(panel.score or {}), _SCORE_WORDS, configs.SCORING),
     ):
         for option in names:
             place = f"{panel.name}: {what}"
             if option.isupper() and option not in words:
                 raise ValueError(f"{place}: {option}: a sweep may set {', '.join(sorted(words))}")
             if not option.isupper() and not option.startswith("recipe."):
-                recipe_options.check(option, place, allowed)
+                configs.check_allowed(option, place, allowed)
     return Cell(name, panel, options, train, panel.score, [Place(panel.name, keys, seed)])
 
 

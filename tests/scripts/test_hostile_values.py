@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.tools.variables import variable_of
+from fairseq_deepnet.cli import variable_of
 from tests.support.shell import ROOT, FakeBin, run_script
 
 SCRIPTS = ROOT / "scripts"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import cli
+from fairseq_deepnet.cli import variable_of
 from fairseq_deepnet.tools.training import train
-from fairseq_deepnet.tools.variables import variable_of
 from tests.support.runs import make_data
 from tests.support.shell import ROOT, FakeBin, run_script
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.tools import configs, variables
+from fairseq_deepnet.tools import configs
 
 
 def parse(name: str, *words: str) -> argparse.Namespace:
@@ -116,7 +116,7 @@ def parser() -> cli.Parser:
 
 def test_variables_are_defaults_of_options(parser: cli.Parser) -> None:
     environment = {"BEAM": "4", "LENPEN": "", "CPU_PROCESSES": "2", "DRY_RUN": "1", "HELP": "1"}
-    variables.set_defaults(parser, environment)
+    cli.set_defaults(parser, environment)
     values = {"beam": 4, "lenpen": None, "cpu_processes": "2", "engine": None, "dry_run": True}
     assert vars(parser.parse([])) == values
     assert vars(parser.parse(["--beam", "1"])) == values | {"beam": 1}
@@ -135,4 +135,4 @@ def test_a_bad_value_is_named_by_its_variable(
     parser: cli.Parser, name: str, value: str, message: str
 ) -> None:
     with pytest.raises(ValueError, match="^" + message.replace("?", "[?]")):
-        variables.set_defaults(parser, {name: value})
+        cli.set_defaults(parser, {name: value})

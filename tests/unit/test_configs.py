@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.tools import recipe_options
+from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import (
     CONFIG_FOLDER,
     check_options,
@@ -155,7 +155,7 @@ def test_every_option_that_a_file_may_set_is_one_of_fairseqs() -> None:
             words = ["--arch", arch, "--task", task, "--criterion=label_smoothed_cross_entropy"]
             words += ["--lr-scheduler", scheduler, "--optimizer", optimizer]
             known |= option_actions(training_parser(["DATA", *words])).keys()
-    assert recipe_options.TRAINING - known == set()
+    assert configs.TRAINING - known == set()
 
 
 @pytest.mark.parametrize(

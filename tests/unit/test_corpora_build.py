@@ -136,21 +136,6 @@ def test_a_run_that_fails_is_resumed_to_the_same_bytes(
     assert digests(out) == digests(tmp_path / "whole")
 
 
-def test_clean_text_serves_another_vocabulary_and_leaves_no_other_model(
-    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows, out = rows_of(raw, "pair"), tmp_path / "out"
-    with pytest.raises(ValueError, match="largest possible is"):
-        build_one(dataclasses.replace(SMALL, vocab_size=5000), rows, out)
-    monkeypatch.setattr(build, "_clean_chunk", None)
-    with monkeypatch.context() as broken:
-        broken.setattr(binarise, "binarise", None)
-        with pytest.raises(TypeError):
-            build_one(dataclasses.replace(SMALL, joint=False, vocab_size=45), rows, out)
-    build_one(SMALL, rows, out)
-    assert {path.name for path in out.glob("spm*")} == {"spm.model", "spm.vocab"}
-
-
 def test_another_recipe_or_text_is_refused_unless_forced(raw: Path, tmp_path: Path) -> None:
     rows, out = rows_of(raw, "pair"), tmp_path / "out"
     build_one(SMALL, rows, out)

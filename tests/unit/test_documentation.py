@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.tools.variables import set_defaults
+from fairseq_deepnet.cli import set_defaults
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md")]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import cli
+from fairseq_deepnet.cli import set_defaults
 from fairseq_deepnet.experiments import sweep
 from fairseq_deepnet.experiments.grid import (
     FOLDER,
@@ -22,7 +23,6 @@ from fairseq_deepnet.experiments.grid import (
 from fairseq_deepnet.files import ROOT
 from fairseq_deepnet.schemes import PostLN
 from fairseq_deepnet.tools import configs
-from fairseq_deepnet.tools.variables import set_defaults
 from tests.support.models import Schemes
 
 SWEEPS = sorted(path.stem for path in FOLDER.glob("*.yaml"))

@@ -3,7 +3,7 @@
 Text is a list of rows, and a recipe is a dataclass whose fields are the options. Work is done in
 OUT.part, which is renamed to OUT when everything is there. OUT.part/corpus.json is the plan, grows
 with every finished file, and becomes the record of the folder. A run that was killed, or that
-failed, is resumed by the same command; clean text is kept for another choice of subwords.
+failed, is resumed by the same command.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,9 +38,6 @@ from fairseq_deepnet.tools.corpora.text import (
 )
 
 KINDS: Final = ("pair", "pairs", "language", "moses")
-_WAIT: Final = 2.0
-"""Seconds to wait for another run that may be about to end."""
-_SAY_EVERY: Final = 1_000_000
 
 
 class Row(NamedTuple):
@@ -109,15 +105,6 @@ class Recipe(SubwordOptions, Tokenisation, Limits):
             names |= {*_names(SubwordOptions), "drop_duplicates"}
         return {name: getattr(self, name) for name in sorted(names)}
 
-    def text_options(self) -> dict[str, Any]:
-        """Return the options that the clean text depends on."""
-        options = self.options()
-        if options.get("clean_on") == "subwords":
-            return options
-        names = {*_names(Limits), *_names(Tokenisation), "clean_on", "hold_out"}
-        names |= {"kind", "languages"}
-        return {name: value for name, value in options.items() if name in names}
-
     def text_name(self, row: Row) -> str:
         """Return the name of a row's text, without the language."""
         return f"{row.split}.{row.pair}" if self.kind == "pairs" else row.split
@@ -152,18 +139,13 @@ def claimed(out: Path) -> Iterator[Path]:
     """Keep other runs from building OUT, and yield OUT.part; ValueError if another run does."""
     lock = out.with_name(out.name + ".lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + _WAIT
     with ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(locked(lock))
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise ValueError(
-                        f"another run is building {out}; wait for it, or set OUT=FOLDER"
-                    ) from None
-                time.sleep(0.1)
+        try:
+            stack.enter_context(locked(lock))
+        except BlockingIOError:
+            raise ValueError(
+                f"another run is building {out}; wait for it, or set OUT=FOLDER"
+            ) from None
         stack.callback(lock.unlink, missing_ok=True)
         yield out.with_name(out.name + ".part")
 
@@ -270,7 +252,7 @@ class _Progress:
 
     @classmethod
     def open(cls, part: Path, recipe: Recipe, text: Text, known: Mapping[str, Any]) -> _Progress:
-        """Read what an earlier run has left; keep what this plan has in common with its plan."""
+        """Read the results of an earlier run of the same plan."""
         path = part / "corpus.json"
         before: dict[str, Any] = {}
         if path.is_file():
@@ -279,17 +261,10 @@ class _Progress:
             raise ValueError(f"{part} is in the way and was not built by this command; remove it")
         known = {**known, **before.get("sources", {})}
         sources = identify(text.sources, known)
-        plan = {
-            "recipe": recipe.options(),
-            "text_options": recipe.text_options(),
-            "sources": sources,
-        }
+        plan = {"recipe": recipe.options(), "sources": sources}
         done: dict[str, Any] = {}
-        if before and not _changed_sources(before["sources"], sources):
-            if before["recipe"] == plan["recipe"]:
-                done = before["done"]
-            elif before["text_options"] == plan["text_options"]:
-                done = {k: v for k, v in before["done"].items() if k.startswith("clean ")}
+        if before and before["recipe"] == plan["recipe"]:
+            done = {} if _changed_sources(before["sources"], sources) else before["done"]
         return cls(path, plan, done)
 
     def prepare(self) -> None:
@@ -298,10 +273,6 @@ class _Progress:
         if not self.done:
             remove(part)
         part.mkdir(parents=True, exist_ok=True)
-        if "learn subwords" not in self.done:
-            for entry in part.iterdir():
-                if entry.name not in ("text", "tokenised", "raw"):
-                    remove(entry)
         self.save()
 
     def save(self) -> None:
@@ -372,10 +343,6 @@ class _Pipeline:
         for row in self.all_rows:
             name = self.recipe.text_name(row)
             counts[name] = self.progress.step(f"binarise {name}", partial(self._binarise, row))
-            sentences = {side["sentences"] for side in counts[name].values()}
-            if sentences != {cleaning[name]["kept"]}:
-                clean_lines = cleaning[name]["kept"]
-                raise ValueError(f"{name}: {clean_lines} clean lines, {sentences} binarised")
         self._take_encoded_text()
         return self._record(cleaning, learnt, counts)
 
@@ -403,8 +370,6 @@ class _Pipeline:
                     kept[target] += 1
                     for file, line in zip(files[target], lines, strict=True):
                         file.write(f"{line}\n".encode())
-                if read // _SAY_EVERY < (read + chunk.read) // _SAY_EVERY:
-                    say(f"{row.split} {row.pair}: {read + chunk.read:,} lines read")
                 read += chunk.read
         for target, count in kept.items():
             if count == 0:
@@ -414,8 +379,6 @@ class _Pipeline:
                     f"no line of {texts} is left for {target.split} ({reasons or 'too few lines'});"
                     " give more text, or widen the limits"
                 )
-        if counted and not train and recipe.kind != "language":
-            say(f"warning: {row.split} {row.pair} has lines to look at: {dict(counted)}")
         found = {recipe.text_name(row): {"read": read, "kept": kept[row], "dropped": dict(counted)}}
         if held:
             found[recipe.text_name(held)] = {"kept": kept[held], "held_out_of": "train"}
@@ -678,11 +641,6 @@ def _summary(record: Mapping[str, Any]) -> str:
         for split, count in record["lines"].items()
     }
     text = ", ".join(f"{count:,} {split}" for split, count in lines.items()) + " lines"
-    if "directions" in record:
-        trained = set(record["directions"]["train"])
-        untrained = {name for names in record["directions"].values() for name in names} - trained
-        text += f" in {len(record['languages'])} languages; {len(trained)} directions are trained,"
-        text += f" {len(untrained)} are zero-shot"
     sides: list[Any] = []
     for found in record["binarised"].values():
         sides += [found] if "tokens" in found else found.values()
