@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..monitoring import records
-from ..schemes import NormPlacement, scheme_class
 
 NAME: Final = "divergence.jsonl"
 LONG_STACK: Final = 12
@@ -178,6 +177,8 @@ class Circumstances:
 def likely_cause(finding: Finding, run: Circumstances) -> str:
     """Return one or two sentences with the probable cause and remedies."""
     kind, when, deepest = finding.kind, run.when(finding.started), max(run.depths.values())
+    from ..schemes import NormPlacement, scheme_class  # loads torch, which plots and reports avoid
+
     is_post = scheme_class(run.scheme).norm is NormPlacement.POST
     is_plain = run.scheme in ("post-ln", "post-ln-init", "ds-init") and deepest >= LONG_STACK
     plain = f"plain Post-LN of {'-'.join(map(str, run.depths.values()))} layers"
