@@ -25,7 +25,7 @@ from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import Config
 from fairseq_deepnet.tools.corpora.binarise import unigram_nll
 from fairseq_deepnet.tools.evaluation.scoring import TOKENISED
-from fairseq_deepnet.tools.plotting.curves import LOG, Curves, read_metrics
+from fairseq_deepnet.tools.plotting.runs import LOG, Curves, read_metrics
 from fairseq_deepnet.tools.scores import Score, decoding, read_score
 from fairseq_deepnet.tools.training import launch
 

@@ -7,8 +7,8 @@ import json
 import math
 from pathlib import Path
 
-from fairseq_deepnet.tools.plotting import curves, images, plot
-from fairseq_deepnet.tools.plotting.runs import LOGGED, Run
+from fairseq_deepnet.tools.plotting import images, plot
+from fairseq_deepnet.tools.plotting.runs import LOGGED, Curves, Run, read_metrics
 
 HEAD = "2024-05-01 12:00:00 | INFO | "
 
@@ -31,8 +31,8 @@ def make_run(folder: Path, *lines: str) -> Path:
     return folder
 
 
-def read(run: Path, metric: str = "loss") -> curves.Curves:
-    return curves.read_metrics(run, (metric,))[metric]
+def read(run: Path, metric: str = "loss") -> Curves:
+    return read_metrics(run, (metric,))[metric]
 
 
 def draw(*words: str) -> int:
@@ -92,7 +92,7 @@ def test_runs_are_drawn_into_a_png(tmp_path: Path) -> None:
 
 
 def test_axes_have_units_and_the_legend_names_the_runs(tmp_path: Path) -> None:
-    points = curves.Curves("mine", [(20, 9.0), (400, 8.0)], [(400, 8.5)])
+    points = Curves("mine", [(20, 9.0), (400, 8.0)], [(400, 8.5)])
     run = Run("mine", tmp_path, metrics={"loss": points})
     axes = images.draw([run], head="a title").axes[0]
     assert axes.get_title() == "a title"

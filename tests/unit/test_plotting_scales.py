@@ -9,12 +9,7 @@ import pytest
 
 from fairseq_deepnet.divergence.events import Event, Finding, Kind
 from fairseq_deepnet.tools.plotting.runs import Grid
-from fairseq_deepnet.tools.plotting.series import (
-    Line,
-    columns,
-    scale_of,
-    thin,
-)
+from fairseq_deepnet.tools.plotting.series import columns, scale_of
 
 
 def grid_of(values: list[list[float]], step: int = 10) -> Grid:
@@ -34,17 +29,6 @@ def test_panels_share_one_scale_that_a_single_explosion_does_not_stretch() -> No
     scale = scale_of([calm, np.array([1e30, math.inf, math.nan])])
     assert scale.high == pytest.approx(99, abs=1)
     assert scale.low == pytest.approx(2, abs=1)
-
-
-def test_a_thinned_line_keeps_its_ends_its_spikes_and_where_it_broke() -> None:
-    values = [1.0] * 5000
-    values[1234], values[2345], values[4000] = 99.0, -99.0, math.nan
-    line = thin(Line(0, "a", "solid", range(5000), values), most=200)
-    assert len(line.x) <= 2 * 200
-    assert {0, 1234, 2345, 4000, 4999} <= set(line.x)
-    assert line.y[list(line.x).index(1234)] == 99.0
-    assert list(line.x) == sorted(line.x)
-    assert thin(line, most=1000) == line
 
 
 def test_a_thinned_heat_map_keeps_the_updates_around_an_event() -> None:

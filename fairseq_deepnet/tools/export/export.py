@@ -148,17 +148,11 @@ def export_for_ctranslate2(
     """Return the path of a model's CTranslate2 folder, which is written unless it is up to date.
 
     Raises:
-        ValueError: if CTranslate2 cannot compute the model, or the folder cannot be written.
+        ValueError: if CTranslate2 cannot compute the model.
     """
     place = (model.run or model.path.resolve().parent) / "export"
     output = place / _folder_name(model, f"ctranslate2-{quantization}")
-    try:
-        return to_ctranslate2(model, output, quantization, data, spm=spm)
-    except PermissionError as error:
-        raise ValueError(
-            f"{shown(place)} cannot be written ({error.strerror}): export the model elsewhere with "
-            "deepnet export --to ctranslate2 --out FOLDER, and name that folder"
-        ) from error
+    return to_ctranslate2(model, output, quantization, data, spm=spm)
 
 
 def exports_of(model: TrainedModel) -> Path:

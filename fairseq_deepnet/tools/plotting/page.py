@@ -20,8 +20,7 @@ from fairseq_deepnet.divergence.events import region_text
 from fairseq_deepnet.files import shown
 from fairseq_deepnet.monitoring.records import QUANTITIES
 from fairseq_deepnet.tools import configs
-from fairseq_deepnet.tools.plotting.curves import Curves
-from fairseq_deepnet.tools.plotting.runs import SIDES, Grid, GridKey, Run
+from fairseq_deepnet.tools.plotting.runs import SIDES, Curves, Grid, GridKey, Run
 from fairseq_deepnet.tools.plotting.series import (
     SHOWN,
     Line,
@@ -36,7 +35,6 @@ from fairseq_deepnet.tools.plotting.series import (
     parts_of,
     profiles,
     scale_of,
-    thin,
     title,
 )
 from fairseq_deepnet.tools.plotting.style import BROKEN, colour_of
@@ -177,7 +175,6 @@ def _axis_type(lines: Sequence[Line]) -> str:
 
 
 def _trace(line: Line) -> dict[str, Any]:
-    line = thin(line)
     is_alone = sum(map(math.isfinite, line.y)) == 1  # a line of one point is invisible
     return {
         "type": "scatter",

@@ -178,7 +178,7 @@ def profiles(runs: Sequence[Run], key: GridKey, most: int = 4) -> list[Line]:
     return lines
 
 
-# Scales, and fewer points.
+# Scales.
 
 
 class Scale(NamedTuple):
@@ -203,23 +203,6 @@ def scale_of(arrays: Iterable[Iterable[float] | NDArray[np.float64]]) -> Scale:
     if low == high:
         low, high = (low / 2, high * 2) if is_log else (low - 0.5, high + 0.5)
     return Scale(float(low), float(high), is_log)
-
-
-def thin(line: Line, most: int = 1000) -> Line:
-    """Reduce a line to about `most` points: the minimum and maximum of each section."""
-    count = len(line.x)
-    if count <= most:
-        return line
-    values = np.asarray(line.y, dtype=np.float64)
-    chosen = {0, count - 1}
-    for stretch in np.array_split(np.arange(count), most // 2):
-        finite = stretch[np.isfinite(values[stretch])]
-        if len(finite):
-            chosen |= {int(finite[values[finite].argmin()]), int(finite[values[finite].argmax()])}
-        # readers look for the place where a run broke
-        chosen.update(stretch[~np.isfinite(values[stretch])][:1].tolist())
-    order = sorted(chosen)
-    return line._replace(x=[line.x[n] for n in order], y=[line.y[n] for n in order])
 
 
 def columns(grid: Grid, most: int, events: Sequence[Event] = ()) -> NDArray[np.int64]:
