@@ -99,7 +99,7 @@ def main() -> int:
     print("\n" + "\n".join(f"- {note}" for note in notes))
     if options.json is not None:
         from fairseq_deepnet.files import write_json
-        from fairseq_deepnet.provenance import git_revision, versions
+        from fairseq_deepnet.records import git_revision, versions
 
         settings = {name: str(value) for name, value in vars(options).items()}
         about = {"options": settings, "versions": versions(), "commit": git_revision()}

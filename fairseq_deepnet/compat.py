@@ -9,25 +9,21 @@ from __future__ import annotations
 import argparse
 import atexit
 import functools
-import importlib.abc
 import importlib.machinery
 import importlib.metadata
 import math
 import queue
-import re
-import shlex
 import sys
 import threading
 import time
 import types
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import fairseq.checkpoint_utils
 import fairseq.data.data_utils
-import fairseq.data.fasta_dataset
 import fairseq.data.language_pair_dataset
 import fairseq.data.token_block_dataset
 import fairseq.nan_detector
@@ -48,7 +44,6 @@ from .checkpoints import (
     refuse_not_finite,
 )
 from .errors import ConfigurationError, show_in_one_line
-from .wrapping import wrap
 
 FAIRSEQ: Final = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
 
@@ -63,10 +58,30 @@ KNOWN_WARNINGS: tuple[tuple[type[Warning], str], ...] = (
     (UserWarning, r"\s*'config' is validated against ConfigStore schema"),
     (UserWarning, r"'pin_memory' argument is set as true but no accelerator"),
 )
+Around = TypeVar("Around", bound=Callable[..., Any])
 PACKAGES: Final = ("fairseq", "fairseq_cli", "examples")
 """fairseq's top-level modules; its examples import one another by the last name."""
 PATIENCE: Final = 10.0
 """Seconds that the threads which read batches ahead have at the end of a program."""
+
+
+def wrap(owner: Any, name: str) -> Callable[[Around], Around]:
+    """Let `around(original, *args)` stand for a function of a module, class or object.
+
+    To be used as a decorator of `around`. The original of a class's method takes `self`.
+    """
+
+    def replace(around: Around) -> Around:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return around(original, *args, **kwargs)
+
+        setattr(owner, name, wrapped)
+        return around
+
+    return replace
 
 
 @functools.cache
@@ -84,9 +99,7 @@ def apply() -> None:
     end_epochs_under_another_update_freq()
     copy_checkpoints_whole()
     check_checkpoints()
-    explain_unusable_checkpoints()
     evaluate_only_literals()
-    quote_file_names()
     atexit.register(end_readers)
 
 
@@ -144,15 +157,7 @@ def parse_options() -> None:
     def parse_args_and_arch(
         parse: Any, parser: argparse.ArgumentParser, *args: Any, **kwargs: Any
     ) -> Any:
-        try:
-            parsed = parse(parser, *args, **kwargs)
-        except RuntimeError as error:
-            if error.args:
-                raise
-            # all that fairseq says where there is no --arch
-            raise ConfigurationError(
-                "--arch is missing, or unknown: name one, as in --arch deepnet_transformer"
-            ) from error
+        parsed = parse(parser, *args, **kwargs)
         namespace = parsed[0] if isinstance(parsed, tuple) else parsed
         if getattr(namespace, "bf16", False):  # absent where defaults are suppressed
             words = args[0] if args else kwargs.get("input_args")
@@ -295,77 +300,30 @@ def check_checkpoints() -> None:
             return receive(state) if receive else state
 
 
-def explain_unusable_checkpoints() -> None:
-    """Name the file and the reason where no model can be built of a checkpoint, in one line."""
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Lets a module of fairseq begin with `eval` as it is here."""
 
-    @wrap(fairseq.checkpoint_utils, "load_model_ensemble_and_task")
-    def load_model_ensemble_and_task(load: Any, filenames: list[str], *args: Any, **kw: Any) -> Any:
-        names = ", ".join(filenames)
-        try:
-            return load(filenames, *args, **kw)
-        except ConfigurationError:
-            raise
-        except RuntimeError as error:
-            if not misfit(error):
-                raise
-            raise ConfigurationError(
-                f"{names} does not fit the data folder's dictionaries or the options:"
-                f" {misfit(error)}"
-            ) from error
-        except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
-            reason = next(iter(str(error).splitlines()), "")
-            raise ConfigurationError(
-                f"{names}: no model can be built of its options ({type(error).__name__}: {reason});"
-                " use a checkpoint of fairseq's, with the --user-dir of its training"
-            ) from error
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__dict__["eval"] = evaluate
+        super().exec_module(module)
 
 
-def misfit(error: BaseException | None) -> str:
-    """Return torch's first complaint about weights that do not fit; empty for another error."""
-    while error is not None and "loading state_dict" not in str(error):
-        error = error.__context__
-    line = ([] if error is None else str(error).strip().splitlines()[1:]) or [""]
-    for words, text in (("Missing key(s)", "it lacks"), ("Unexpected key(s)", "no place for")):
-        if words in line[0]:
-            first, *others = re.findall(r'"([^"]+)"', line[0])
-            return f"{text} {first}" + (f" and {len(others)} more" if others else "")
-    return line[0].strip()
+class _Finder(importlib.machinery.PathFinder):
+    """Finds fairseq's modules that are imported from now on."""
 
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Let fairseq's modules that are imported from now on begin with `eval` as it is here."""
-
+    @classmethod
     def find_spec(
-        self,
+        cls,
         fullname: str,
-        path: Sequence[str] | None,
+        path: Sequence[str] | None = None,
         target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname.partition(".")[0] not in PACKAGES:
             return None
-        for finder in sys.meta_path:
-            find = None if finder is self else getattr(finder, "find_spec", None)
-            spec = find(fullname, path, target) if find else None
-            if spec is not None:
-                _evaluate_nothing_in(spec.loader)
-                return spec  # type: ignore[no-any-return]
-        return None
-
-
-def _evaluate_nothing(module: types.ModuleType) -> None:
-    module.__dict__["eval"] = evaluate
-
-
-def _evaluate_nothing_in(loader: Any) -> None:
-    execute = getattr(loader, "exec_module", None)
-    if execute is None:
-        return
-
-    def exec_module(module: types.ModuleType) -> None:
-        _evaluate_nothing(module)
-        execute(module)
-
-    loader.exec_module = exec_module
+        spec = super().find_spec(fullname, path, target)
+        if spec is not None and type(spec.loader) is importlib.machinery.SourceFileLoader:
+            spec.loader = _Loader(spec.loader.name, spec.loader.path)
+        return spec
 
 
 def evaluate(value: object, *namespaces: object) -> Any:
@@ -386,16 +344,8 @@ def evaluate_only_literals() -> None:
     """
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in PACKAGES and isinstance(module, types.ModuleType):
-            _evaluate_nothing(module)
-    sys.meta_path.insert(0, _Finder())
-
-
-def quote_file_names() -> None:
-    """Quote the name of a .fasta file in a data folder, which fairseq hands to a shell."""
-
-    @wrap(fairseq.data.fasta_dataset.FastaDataset, "_build_index")
-    def _build_index(build_index: Any, self: Any, path: str) -> Any:
-        return build_index(self, shlex.quote(str(Path(path).absolute())))
+            module.__dict__["eval"] = evaluate
+    sys.meta_path.insert(0, _Finder)
 
 
 def end_readers() -> None:

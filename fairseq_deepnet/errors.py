@@ -3,8 +3,6 @@
 import difflib
 import errno
 import io
-import os
-import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,34 +17,10 @@ class ConfigurationError(ValueError):
     """
 
 
-_REMEDIES = {
-    errno.ENOSPC: "make room, or write elsewhere",
-    errno.EDQUOT: "the quota is used up: make room, or write elsewhere",
-    errno.EFBIG: "the limit on a file's size is reached (ulimit -f)",
-    errno.EACCES: "change its permissions, or use another place",
-    errno.EPERM: "change its permissions, or use another place",
-    errno.EROFS: "write elsewhere",
-    errno.EMFILE: "raise the limit on open files (ulimit -n)",
-}
-
-
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of a message: the known name that is nearest, or nothing."""
     matches = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {matches[0]}?" if matches else ""
-
-
-def describe_os_error(error: OSError) -> str:
-    """Return an error of the file system in one line: which file, what happened, what to do."""
-    if error.errno is None or error.strerror is None:
-        return " ".join(str(error).split()) or type(error).__name__
-    places = " -> ".join(
-        os.fsdecode(name) if isinstance(name, bytes) else str(name)
-        for name in (error.filename, error.filename2)
-        if name is not None
-    )
-    remedy = _REMEDIES.get(error.errno)
-    return f"{places}{': ' * bool(places)}{error.strerror}{f'; {remedy}' if remedy else ''}"
 
 
 def name_nearest_choice(message: str) -> str:
@@ -62,8 +36,6 @@ def name_nearest_choice(message: str) -> str:
     return message if len(choices) < 12 else head
 
 
-# torch.multiprocessing.spawn shows the traceback of a rank that has raised as text.
-_OF_A_RANK = re.compile(rf"^{re.escape(__name__)}\.ConfigurationError: (.*)", re.M)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OF_A_FILE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 
@@ -78,10 +50,7 @@ def in_one_line(error: BaseException) -> str | None:
         return str(error)
     if isinstance(error, OSError):
         named = error.filename is not None or isinstance(error, _OF_A_FILE)
-        return describe_os_error(error) if named or error.errno in _FULL else None
-    if type(error).__name__ == "ProcessRaisedException":
-        messages = _OF_A_RANK.findall(str(error))
-        return messages[-1] if messages else None
+        return str(error) if named or error.errno in _FULL else None
     return None
 
 

@@ -7,14 +7,18 @@ a ValueError that names the file and the remedy, never a traceback.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import math
+import platform
+import subprocess
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from .files import shown, write_json
-from .provenance import sha256
+from .files import PACKAGE, shown, write_json
 
 Keys = Mapping[str, type | tuple[type, ...]]
 """Key that a record must have -> type of its value."""
@@ -94,3 +98,65 @@ def refuse_changed(folder: Path, files: Any, names: Iterable[str], record: Path)
 def _known_sha256(path: Path, size: int, modified: int) -> str | None:
     """Return the digest of a file, computed once per process for each version of the file."""
     return sha256(path)
+
+
+_DISTRIBUTIONS: Final = (
+    "fairseq_deepnet",
+    "fairseq-fixed",
+    "torch",
+    "numpy",
+    "sentencepiece",
+    "sacrebleu",
+)
+
+
+def sha256(path: Path) -> str | None:
+    """Return the digest of a file; None where it is not there."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def fingerprint(path: Path) -> dict[str, Any]:
+    """Return the identity of a file's content, which a copy of it shares."""
+    status = path.stat()
+    return {
+        "bytes": status.st_size,
+        "sha256": _known_sha256(path, status.st_size, status.st_mtime_ns),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Return versions of what a result depends on; None for what is not installed."""
+    return {"python": platform.python_version()} | {n: installed(n) for n in _DISTRIBUTIONS}
+
+
+def installed(name: str) -> str | None:
+    """Return the version of a distribution; None where it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def now() -> str:
+    """Return the time as records write it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def made_now() -> dict[str, Any]:
+    """Return what a record says of its making: versions, commit and time."""
+    return {"versions": versions(), "git": git_revision(), "made": now()}
+
+
+def git_revision() -> str | None:
+    """Return the project's commit, with `+changes` where files differ from it; None outside git."""
+    if not (PACKAGE.parent / ".git").exists():
+        return None  # an installed package may lie inside another repository
+    command = ["git", "-C", str(PACKAGE), "describe", "--always", "--abbrev=40", "--dirty=+changes"]
+    try:
+        result = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return result.stdout.strip()

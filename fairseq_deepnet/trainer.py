@@ -6,7 +6,6 @@ It takes the place of fairseq's trainer for every architecture that is trained w
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from . import preemption
 from .checkpoints import last_of, recorded_arguments, save_with_retries
-from .compat import misfit, training_program
+from .compat import training_program, wrap
 from .dictionaries import RECORD
 from .divergence import watch
 from .errors import ConfigurationError
@@ -37,7 +36,6 @@ from .observers import Observer
 from .optim.half_precision import improve
 from .optim.schedule import misfits
 from .save_dir import prepare_save_dir
-from .wrapping import wrap
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +83,6 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
     def __init__(
         self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None
     ) -> None:
-        refuse_separate_ranks(cfg.distributed_training)
         self.refuse_options(cfg, model, criterion)
         # the other ranks could not read what rank 0 sends of it: torch loads only weights
         cfg.checkpoint.load_checkpoint_on_all_dp_ranks = True
@@ -298,12 +295,9 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         refuse_other_scheme(self, filename, reset_optimizer)
         self._refuse_other_dictionaries(filename, reset_optimizer)
         self.before_reading(filename)
-        try:
-            extra: dict[str, Any] | None = super().load_checkpoint(
-                filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters
-            )
-        except Exception as error:
-            raise self._explained(error, filename) from error
+        extra: dict[str, Any] | None = super().load_checkpoint(
+            filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters
+        )
         self.wait_for_checkpoint()
         self.saved = self.get_num_updates()
         if extra is not None:
@@ -342,18 +336,6 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
             raise ConfigurationError(f"{text}; train on the folder of that training")
         if self.is_data_parallel_master:
             say(f"fairseq_deepnet: warning: {text}: its embeddings are taken for other words")
-
-    def _explained(self, error: Exception, filename: str) -> Exception:
-        """Return an error of loading in one line where options can fix it."""
-        if "Cannot load model parameters" not in str(error):
-            return error
-        reason = misfit(error)
-        if not reason:
-            return error if error.__context__ is None else _as_exception(error.__context__)
-        return ConfigurationError(
-            f"{filename} does not fit the model that the options describe: {reason} (--arch,"
-            " --residual-scheme, layers, widths and dictionary)"
-        )
 
     def _apply_given_options(self, overrides: dict[str, Any]) -> None:
         """Set --adam-eps, --weight-decay and the like as given; the schedule sets --lr."""
@@ -437,23 +419,6 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
             self.preemption.logged()
 
 
-def refuse_separate_ranks(settings: Any) -> None:
-    """Raise ConfigurationError if torchrun started several processes that would train separately.
-
-    Without a GPU fairseq reads none of torchrun's variables: each process would train a model of
-    its own in the same save-dir.
-    """
-    started = all(name in os.environ for name in ("MASTER_ADDR", "MASTER_PORT", "RANK"))
-    count = int(os.environ.get("WORLD_SIZE", 1))
-    if started and count > 1 and settings.distributed_world_size == 1:
-        raise ConfigurationError(
-            f"torchrun started {count} processes, and each would train alone: without GPUs add"
-            f" --distributed-world-size {count} --distributed-init-method env://"
-            " --distributed-rank=-1 --distributed-no-spawn --device-id 0"
-            " --distributed-backend gloo"
-        )
-
-
 def place_in_epoch(state: dict[str, Any], processes: int, is_grouped: bool) -> dict[str, Any]:
     """Return a saved epoch iterator for this number of processes, behind the batches of all.
 
@@ -476,10 +441,6 @@ def place_in_epoch(state: dict[str, Any], processes: int, is_grouped: bool) -> d
             *(batches, before, batches % processes),
         )
     return {**state, "iterations_in_epoch": batches // processes}
-
-
-def _as_exception(error: BaseException) -> Exception:
-    return error if isinstance(error, Exception) else RuntimeError(str(error))
 
 
 def _patience() -> dict[str, Any]:

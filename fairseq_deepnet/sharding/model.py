@@ -26,8 +26,8 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
+from ..compat import wrap
 from ..footprint.memory import unit_length
-from ..wrapping import wrap
 
 LAYERS: Final = "layers"
 """fairseq's attribute name for the list of a stack's layers."""

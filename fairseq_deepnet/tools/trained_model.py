@@ -28,8 +28,7 @@ from fairseq_deepnet.checkpoints import (
     save_checkpoint,
 )
 from fairseq_deepnet.files import ROOT, inside_project, say, shown
-from fairseq_deepnet.provenance import sha256
-from fairseq_deepnet.records import read_record, refuse_changed
+from fairseq_deepnet.records import read_record, refuse_changed, sha256
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, BareFolder, DataFolder
 

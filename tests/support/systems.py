@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_deepnet.provenance import sha256
+from fairseq_deepnet.records import sha256
 from fairseq_deepnet.tools.evaluation.scoring import score
 from tests.support.cells import write_config
 

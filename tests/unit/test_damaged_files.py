@@ -18,8 +18,7 @@ import torch
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, refuse_damaged
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.provenance import sha256
-from fairseq_deepnet.records import read_record, write_record
+from fairseq_deepnet.records import read_record, sha256, write_record
 from fairseq_deepnet.tools.corpora.build import folder_digests
 from tests.support.runs import TINY, make_checkpoint, make_data
 from tests.support.trained import make_trained_run

@@ -15,8 +15,7 @@ import torch
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint
-from fairseq_deepnet.provenance import sha256
-from fairseq_deepnet.records import write_record
+from fairseq_deepnet.records import sha256, write_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation import evaluate as module

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fairseq_deepnet.files import locked, put_folder_in_place, remove, say, write_text
-from fairseq_deepnet.provenance import installed, now, sha256
-from fairseq_deepnet.records import read_record, write_record
+from fairseq_deepnet.records import installed, now, read_record, sha256, write_record
 from fairseq_deepnet.tools.corpora import binarise, moses, subwords
 from fairseq_deepnet.tools.corpora.moses import Tokenisation
 from fairseq_deepnet.tools.corpora.subwords import SubwordOptions

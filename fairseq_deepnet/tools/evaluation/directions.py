@@ -25,8 +25,7 @@ from tqdm import tqdm
 
 from fairseq_deepnet.ended import end_with_parent
 from fairseq_deepnet.files import say, shown, write_text
-from fairseq_deepnet.provenance import sha256
-from fairseq_deepnet.records import record_of, write_record
+from fairseq_deepnet.records import record_of, sha256, write_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.devices import use_gpu

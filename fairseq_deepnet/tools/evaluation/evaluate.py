@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments, num_updates
 from fairseq_deepnet.files import inside_project, say, shown
-from fairseq_deepnet.provenance import fingerprint, made_now, sha256
-from fairseq_deepnet.records import read_record
+from fairseq_deepnet.records import fingerprint, made_now, read_record, sha256
 from fairseq_deepnet.tools import scores
 from fairseq_deepnet.tools.corpora.folder import SPM_HELP, BareFolder, DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import find_side

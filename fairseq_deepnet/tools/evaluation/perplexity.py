@@ -17,8 +17,7 @@ from typing import Any
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.files import PACKAGE, say, shown
-from fairseq_deepnet.provenance import fingerprint, made_now, sha256
-from fairseq_deepnet.records import record_of, write_record
+from fairseq_deepnet.records import fingerprint, made_now, record_of, sha256, write_record
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, DataFolder
 from fairseq_deepnet.tools.corpora.text import count_words, read_lines
 from fairseq_deepnet.tools.scores import score_name

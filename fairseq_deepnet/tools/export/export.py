@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
 from fairseq_deepnet.files import naming, put_folder_in_place, remove, say, shown
-from fairseq_deepnet.provenance import fingerprint, installed, made_now
-from fairseq_deepnet.records import read_record
+from fairseq_deepnet.records import fingerprint, installed, made_now, read_record
 from fairseq_deepnet.tools.corpora.folder import SPM_HELP
 from fairseq_deepnet.tools.export import (
     NO_CTRANSLATE2,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from fairseq_deepnet.provenance import fingerprint
+from fairseq_deepnet.records import fingerprint
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines

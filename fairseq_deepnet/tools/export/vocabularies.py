@@ -19,7 +19,7 @@ from torch import Tensor
 from fairseq_deepnet.dictionaries import RECORD as DICTIONARY_RECORD
 from fairseq_deepnet.dictionaries import refuse_others
 from fairseq_deepnet.files import shown
-from fairseq_deepnet.provenance import sha256
+from fairseq_deepnet.records import sha256
 from fairseq_deepnet.tools import fairseq_options
 from fairseq_deepnet.tools.corpora.folder import BareFolder, DataFolder
 from fairseq_deepnet.tools.export.stock import fold_translator, required_arguments

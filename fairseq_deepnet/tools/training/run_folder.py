@@ -19,8 +19,7 @@ from fairseq_deepnet.checkpoints import (
 )
 from fairseq_deepnet.files import inside_project, say, shown, write_text
 from fairseq_deepnet.preemption import OWED
-from fairseq_deepnet.provenance import git_revision, now, sha256, versions
-from fairseq_deepnet.records import read_record, write_record
+from fairseq_deepnet.records import git_revision, now, read_record, sha256, versions, write_record
 from fairseq_deepnet.save_dir import repair_last, why_repaired
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs, fairseq_options
