@@ -29,7 +29,6 @@ from fairseq_deepnet.tools.plotting.series import (
     has,
     is_by_layer,
     label_of,
-    lines_by_layer,
     lines_of,
     part_title,
     parts_of,
@@ -115,18 +114,14 @@ def _lines(runs: Sequence[Run], show: str) -> Figure:
 
 
 def _by_layer(runs: Sequence[Run], show: str, most: int) -> Figure:
-    """Draw a row per side: a heat map per run, profiles by layer, and three layers over updates.
+    """Draw a row per side: a heat map per run, and profiles by layer.
 
     A menu selects the part of a layer.
     """
     parts = parts_of(runs, show)
     sides = [side for side in SIDES if any((show, side) == k[:2] for r in runs for k in r.grids)]
-    across = len(runs) + 2
-    heads = [
-        *(f"{html.escape(run.name)}, {{}}" for run in runs),
-        "{}, by layer",
-        "{}, over updates",
-    ]
+    across = len(runs) + 1
+    heads = [*(f"{html.escape(run.name)}, {{}}" for run in runs), "{}, by layer"]
     figure = make_subplots(
         rows=len(sides),
         cols=across,
@@ -144,9 +139,9 @@ def _by_layer(runs: Sequence[Run], show: str, most: int) -> Figure:
                 if (grid := run.grids.get(key)) is not None:
                     maps = _maps(grid.take(columns(grid, most, run.events)), scale)
                     figure.add_traces(maps, rows=row, cols=column)
-            for column, added in enumerate((profiles(runs, key), lines_by_layer(runs, key)), -1):
-                lines += added
-                figure.add_traces(list(map(_trace, added)), rows=row, cols=across + column)
+            added = profiles(runs, key)
+            lines += added
+            figure.add_traces(list(map(_trace, added)), rows=row, cols=across)
         figure.data[len(drawn)].showscale = True  # of the part's first heat map
         drawn += [part] * (len(figure.data) - len(drawn))
     for trace, part in zip(figure.data, drawn, strict=True):
@@ -163,8 +158,7 @@ def _by_layer(runs: Sequence[Run], show: str, most: int) -> Figure:
         updatemenus=[menu] if len(parts) > 1 else [],
     )
     figure.update_yaxes(title="layer", col=1)
-    for column in (across - 1, across):
-        figure.update_yaxes(type=_axis_type(lines), title="", col=column)
+    figure.update_yaxes(type=_axis_type(lines), title="", col=across)
     places = [(row * across + n, n, run) for row in range(len(sides)) for n, run in enumerate(runs)]
     _mark_events(figure, places)
     return _finish(figure)

@@ -142,20 +142,8 @@ def lines_of(runs: Sequence[Run], show: str) -> list[Line]:
     return lines
 
 
-def _over_updates(number: int, label: str, look: str, grid: Grid, layer: int = 0) -> Line:
-    return Line(number, label, look, grid.updates.tolist(), grid.values[:, layer].tolist())
-
-
-def lines_by_layer(runs: Sequence[Run], key: GridKey) -> list[Line]:
-    """Return three layers over updates: the highest solid, the middle dashed, the lowest dotted."""
-    lines = []
-    for number, run in enumerate(runs):
-        if (grid := run.grids.get(key)) is not None:
-            top = grid.layers - 1
-            for layer, look in {0: "dotted", top // 2: "dashed", top: "solid"}.items():
-                label = f"{run.name}, layer {layer + 1}"
-                lines.append(_over_updates(number, label, look, grid, layer))
-    return lines
+def _over_updates(number: int, label: str, look: str, grid: Grid) -> Line:
+    return Line(number, label, look, grid.updates.tolist(), grid.values[:, 0].tolist())
 
 
 def profiles(runs: Sequence[Run], key: GridKey, most: int = 4) -> list[Line]:
