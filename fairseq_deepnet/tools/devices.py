@@ -1,16 +1,13 @@
-"""This machine's cores and GPUs: their number, memory and speed."""
+"""This machine's cores and GPUs: their number and memory."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from typing import Final
 
 DEVICE_GIB: Final = 80
 """Memory of a GPU, where nothing says it."""
-WORTH: Final = 1.2
-"""Times the speed of fp32 from which bf16's products pay for the rounding and the conversions."""
 
 
 def all_cores() -> int:
@@ -109,33 +106,3 @@ def gpu_gib(gpus: int) -> float | None:
 def machine_gib() -> float:
     """Return the memory of this machine, on which the CPU trains."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-
-
-def bf16_gain(width: int = 512, rounds: int = 3) -> float:
-    """Return the speed of matrix products in bf16 over that in fp32 on this CPU.
-
-    A processor with AMX has 7 to 10, one with only AVX512-BF16 0.55. Takes some hundredths of a
-    second. The types take turns, and the best of several rounds counts, after one to warm up.
-    """
-    import torch
-
-    def seconds(matrix: torch.Tensor) -> float:
-        start = time.perf_counter()
-        matrix @ matrix
-        return time.perf_counter() - start
-
-    fp32 = torch.ones(width, width)
-    bf16 = fp32.bfloat16()
-    spent = [(seconds(fp32), seconds(bf16)) for _ in range(rounds + 1)][1:]
-    return min(a for a, _ in spent) / min(b for _, b in spent)
-
-
-def bf16_remark() -> str | None:
-    """Return a warning for those who ask for bf16 on a CPU that gains nothing from it."""
-    gain = bf16_gain()
-    if gain >= WORTH:
-        return None
-    return (
-        f"warning: bf16 gains nothing on this processor, whose products in it run at {gain:.2f}"
-        " times the speed of fp32 (on one with AMX at 5 to 10 times); leave it out"
-    )

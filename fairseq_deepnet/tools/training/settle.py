@@ -23,7 +23,7 @@ from fairseq_deepnet.optim.schedule import misfits
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, MULTILINGUAL_TASK, DataFolder
-from fairseq_deepnet.tools.devices import Devices, bf16_remark, choose_devices
+from fairseq_deepnet.tools.devices import Devices, choose_devices
 from fairseq_deepnet.tools.planning import advice
 from fairseq_deepnet.tools.trained_model import refuse_other_vocabulary
 from fairseq_deepnet.tools.training import fallbacks, launch, run_folder
@@ -172,8 +172,6 @@ def settle(args: argparse.Namespace) -> PlannedRun:
     )
     away = elsewhere and devices.gpus > visible
     precision = launch.precision_arguments(args.precision, devices.gpus > 0, away)
-    if precision == ["--bf16"] and not devices.gpus and (remark := bf16_remark()):
-        say(remark)
     memory = advice.device_memory(args.memory, devices, away) if args.memory else None
     if memory is not None:
         say(advice.fit_into(config, data, devices, memory, precision))
