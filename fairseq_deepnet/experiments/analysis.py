@@ -29,7 +29,7 @@ from fairseq_deepnet.experiments.tables import trained
 from fairseq_deepnet.files import say, shown, write_text
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.records import Record
-from fairseq_deepnet.tools.plotting.style import clean, look_of, new_figure, save
+from fairseq_deepnet.tools.plotting.images import clean, look_of, new_figure, save
 from fairseq_deepnet.tools.tables import comma_separated, markdown
 
 UPDATES: Final = {"fig3a": "26-30", "fig3b": "1-5", "fig4": "26-30", "fig5": "5"}
@@ -380,7 +380,8 @@ def draw(plots: Sequence[CurvePanel], setting: str) -> Any:
     columns = min(2, len(plots))
     rows = math.ceil(len(plots) / columns)
     width, height = _PANEL
-    figure, grid = new_figure(rows, columns, (max(7.5, width * columns), height * rows + 0.9))
+    figure = new_figure((max(7.5, width * columns), height * rows + 0.9))
+    grid = figure.subplots(rows, columns, squeeze=False)
     alike = len(plots) > 1 and len({tuple(x.key for x in panel.curves) for panel in plots}) == 1
     for axes, panel in zip(grid.flat, plots, strict=False):
         _draw_panel(axes, panel)
@@ -437,7 +438,8 @@ def _draw_curve(axes: Any, curve: Curve, place: int, log_y: bool) -> None:
     def shows(y: float | None) -> bool:
         return y is not None and math.isfinite(y) and (y > 0 or not log_y)
 
-    color, marker, _ = look_of(place)
+    look = look_of(place)
+    color, marker = look["color"], look["marker"]
     xs = [x for x in sorted(curve.ours) if shows(curve.mean(x))]
     if xs:
         lows = [min(curve.ours[x]) for x in xs]
@@ -454,6 +456,6 @@ def _draw_curve(axes: Any, curve: Curve, place: int, log_y: bool) -> None:
             axes.fill_between(xs, lows, highs, color=color, alpha=0.18, linewidth=0)
     theirs = [point for point in sorted(curve.published.items()) if shows(point[1])]
     if theirs:
-        look = {"color": color, "marker": marker, "markersize": 5, "linewidth": 1.1}
+        hollow = {"color": color, "marker": marker, "markersize": 5, "linewidth": 1.1}
         label = f"{curve.name}, paper"
-        axes.plot(*zip(*theirs, strict=True), ":", markerfacecolor="none", label=label, **look)
+        axes.plot(*zip(*theirs, strict=True), ":", markerfacecolor="none", label=label, **hollow)

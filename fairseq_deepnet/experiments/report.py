@@ -17,7 +17,7 @@ from typing import Any
 from fairseq_deepnet.experiments import figures, results, significance, tables
 from fairseq_deepnet.experiments.results import Run
 from fairseq_deepnet.files import say, shown, write_text
-from fairseq_deepnet.tools.plotting.style import save as save_image
+from fairseq_deepnet.tools.plotting.images import save as save_image
 from fairseq_deepnet.tools.scores import read_scores
 from fairseq_deepnet.tools.tables import Section, comma_separated
 

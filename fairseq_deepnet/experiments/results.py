@@ -222,7 +222,7 @@ def read_run(folder: Path, score: str | None = None) -> Run:
         logged = read_metrics(folder, ("nll_loss", "loss", "ups"))
     except FileNotFoundError:
         logged = {}
-    nothing = Curves(folder.name)
+    nothing = Curves()
     losses = logged.get("loss", nothing)
     nll = logged.get("nll_loss", losses)  # some criterions log nothing else
     run.valid_loss, run.valid_nll, run.train_nll = losses.valid, nll.valid, nll.train

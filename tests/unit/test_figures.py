@@ -12,7 +12,6 @@ import pytest
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments import results
 from fairseq_deepnet.experiments.report import Report, make
-from fairseq_deepnet.tools.plotting.style import quiet_matplotlib
 from tests.support.cells import write_cell
 
 TRAIN = {update: 12.0 - update / 50 for update in range(10, 210, 10)}
@@ -23,7 +22,7 @@ def report_of(folder: Path) -> Report:
 
 
 def drawn(folder: Path) -> dict[str, Any]:
-    """matplotlib's figures of a sweep, by name; pyplot closes them when the next test draws."""
+    """matplotlib's figures of a sweep, by name."""
     return {name: draw() for name, draw in report_of(folder).figures.items()}
 
 
@@ -169,12 +168,3 @@ def test_runs_of_no_sweep_have_no_figures(
     assert cli.main(words) == 2
     assert "`deepnet plot` draws the curves of other runs" in capsys.readouterr().err
     assert not (tmp_path / "png").exists()
-
-
-@pytest.fixture(autouse=True)
-def _no_figure_stays_open() -> Any:
-    yield
-    quiet_matplotlib()
-    from matplotlib import pyplot
-
-    pyplot.close("all")

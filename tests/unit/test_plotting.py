@@ -55,7 +55,6 @@ def test_train_and_valid_lines_are_read_and_others_are_not(tmp_path: Path) -> No
         line("train_inner", 40, 7.5),
     )
     found = read(run)
-    assert found.name == "a"
     assert found.train == [(20, 8.5), (40, 7.5)]
     assert found.valid == [(20, 8.25)]
     assert read(run, "nll_loss").train[0] == (20, 1.25)
@@ -97,10 +96,11 @@ def test_runs_are_drawn_into_a_png(tmp_path: Path) -> None:
 
 
 def test_axes_have_units_and_the_legend_names_the_runs(tmp_path: Path) -> None:
-    points = Curves("mine", [(20, 9.0), (400, 8.0)], [(400, 8.5)])
+    points = Curves([(20, 9.0), (400, 8.0)], [(400, 8.5)])
     run = Run("mine", tmp_path, metrics={"loss": points})
-    axes = images.draw([run], head="a title").axes[0]
-    assert axes.get_title() == "a title"
+    figure = images.draw([run], head="a title")
+    (axes,) = figure.axes
+    assert figure.get_suptitle() == "a title"
     assert axes.get_xscale() == "log"
     assert axes.get_ylabel() == LOGGED["loss"]
     assert "bits per token" in axes.get_ylabel()

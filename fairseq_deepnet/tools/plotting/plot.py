@@ -11,7 +11,6 @@ from fairseq_deepnet.files import say, write_text
 from fairseq_deepnet.tools.plotting import images
 from fairseq_deepnet.tools.plotting.runs import Run, read_runs
 from fairseq_deepnet.tools.plotting.series import SHOWN, check, is_by_layer
-from fairseq_deepnet.tools.plotting.style import save
 from fairseq_deepnet.tools.tables import comma_separated
 
 IMAGES: Final = (".png", ".pdf", ".svg")
@@ -61,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         write_text(args.out, comma_separated([COLUMNS, *_rows(runs, show, args.part)]))
     else:
-        save(images.draw(runs, show, args.part, args.title), args.out)
+        images.save(images.draw(runs, show, args.part, args.title), args.out)
     say(f"{args.out}: {len(runs)} run{'s' if len(runs) > 1 else ''}")
     missing = [run.name for run in runs if not run.grids]
     if missing and (kind == PAGE or show == images.EVERYTHING):

@@ -39,22 +39,10 @@ _ABSENT: Final = -1.0
 
 @dataclass
 class Curves:
-    """Updates and losses (base 2, per token) from the log of a run."""
+    """Training and validation values (losses in base 2, per token) by update."""
 
-    name: str
     train: list[tuple[int, float]] = field(default_factory=list)
     valid: list[tuple[int, float]] = field(default_factory=list)
-
-
-def _records(log: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    with log.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            match = _PROGRESS.search(line)
-            if match:
-                try:
-                    yield match[1], json.loads(match[2])
-                except json.JSONDecodeError:
-                    continue  # the line that a killed run was writing
 
 
 def number(value: object) -> float:
@@ -74,31 +62,28 @@ def read_metrics(run: Path, metrics: Sequence[str]) -> dict[str, Curves]:
 
     Raises FileNotFoundError for a run without a log.
     """
-    log = run / LOG if run.is_dir() else run
-    if not log.is_file():
-        raise FileNotFoundError(f"{run} has no {LOG}; give a run folder of train.sh")
-    name = run.resolve().name if run.is_dir() else run.stem
     points: dict[tuple[str, str], dict[int, float]] = {}
-    latest = 0.0
-    for kind, record in _records(log):
-        prefix = "valid_" if kind == "valid" else ""
-        update = number(record.get(f"{prefix}num_updates"))
-        if not math.isfinite(update):
-            continue
-        if update < latest:
-            for series in points.values():
-                for beyond in [key for key in series if key > update]:
-                    del series[beyond]
-        latest = update
-        for metric in metrics:
-            value = record.get(f"{prefix}{metric}")
-            if value is not None:
-                points.setdefault((metric, kind), {})[int(update)] = number(value)
+    latest = 0
+    with (run / LOG if run.is_dir() else run).open(encoding="utf-8", errors="replace") as lines:
+        for match in filter(None, map(_PROGRESS.search, lines)):
+            kind, prefix = match[1], "valid_" * (match[1] == "valid")
+            try:
+                record = json.loads(match[2])
+            except json.JSONDecodeError:
+                continue  # the line that a killed run was writing
+            update = int(float(record[f"{prefix}num_updates"]))
+            if update < latest:
+                for key, series in points.items():
+                    points[key] = {u: value for u, value in series.items() if u <= update}
+            latest = update
+            for metric in metrics:
+                if (value := record.get(f"{prefix}{metric}")) is not None:
+                    points.setdefault((metric, kind), {})[update] = number(value)
     curves = {}
     for metric in metrics:
         both = [sorted(points.get((metric, kind), {}).items()) for kind in ("train_inner", "valid")]
         if any(both):
-            curves[metric] = Curves(name, *both)
+            curves[metric] = Curves(*both)
     return curves
 
 
@@ -159,27 +144,9 @@ class Run:
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read run folders (or logs).
-
-    FileNotFoundError names every path that is not a run, ValueError the first one without a number.
-    """
-    wrong = [str(path) for path in paths if not _is_run(path)]
-    if wrong:
-        raise FileNotFoundError(
-            f"{', '.join(wrong)}: no {LOG} and no {records.NAME}; give run folders of"
-            " scripts/train.sh"
-        )
+    """Read run folders (or logs); raise ValueError for the first one without a number."""
     paths = list({path.resolve(): path for path in paths}.values())
     return [read_run(path, name) for path, name in zip(paths, distinct_names(paths), strict=True)]
-
-
-def _is_run(path: Path) -> bool:
-    return any(file.is_file() for file in (path, path / LOG, _monitored(path) / records.NAME))
-
-
-def _monitored(path: Path) -> Path:
-    """Return the folder of monitor.jsonl; for a log, its own folder."""
-    return records.run_folder(path) if path.is_dir() else path.parent
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
@@ -197,7 +164,7 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
 
 def read_run(path: Path, name: str) -> Run:
     """Read a run folder or a log; raise ValueError for a run without any number."""
-    folder = _monitored(path)
+    folder = records.run_folder(path) if path.is_dir() else path.parent
     run = Run(name, folder)
     if path.is_file() or (path / LOG).is_file():
         run.metrics = read_metrics(path, tuple(LOGGED))
@@ -208,8 +175,8 @@ def read_run(path: Path, name: str) -> Run:
         run.events.sort(key=lambda event: (event.finding.started, event.update))
     if not run.metrics and not run.grids:
         raise ValueError(
-            f"{path} has no progress lines in {LOG} and no records in {records.NAME}: train with"
-            " --log-format json, and wait for the first line"
+            f"{path}: no progress lines in {LOG} (--log-format json) and no {records.NAME}; give"
+            " run folders of scripts/train.sh"
         )
     return run
 
@@ -233,7 +200,7 @@ def _add_measurements(run: Run) -> None:
     for metric in LOGGED:
         points = [(u, number(r[metric])) for u, r in sorted(latest.items()) if metric in r]
         if points and metric not in run.metrics:
-            run.metrics[metric] = Curves(run.name, points)
+            run.metrics[metric] = Curves(points)
 
 
 def _rows(values: Mapping[str, Any]) -> Iterator[tuple[GridKey, NDArray[np.float64]]]:

@@ -18,32 +18,13 @@ from fairseq_deepnet.tools.plotting.runs import LOGGED, SIDES, Grid, GridKey, Ru
 SHOWN: Final = (*LOGGED, *QUANTITIES)
 BOUNDED: Final = {"update_bound": "model_update", "step_bound": "step_update"}
 """A theoretical bound -> the quantity that it bounds, which is drawn with it."""
-PARTS: Final = {
-    "layer": "whole layer",
-    "embedding": "LayerNorm of the embedding",
-    "self_attn": "self-attention",
-    "encoder_attn": "cross-attention",
-    "post_activation_transform": "inside feed-forward",
-    "ffn": "feed-forward",
-    "residuals": "",
-    "branch_norm": "LayerNorm of the branch",
-    "combination": "combination of layers",
-    "final": "final LayerNorm",
-    "qk": "query and key",
-    "vo": "value and output",
-}
-"""Components of part names -> words, in the order from a layer's or stack's input to its output."""
 _COVERED: Final = (1.0, 99.0)
 """Percentiles at the ends of a colour scale: one exploding update would hide all others."""
 
 
-# Names.
-
-
 def title(quantity: str) -> str:
     """Return the name of a quantity in words."""
-    words = quantity.replace("_", " ")
-    return (words[0].upper() + words[1:]).replace("Layer norm", "LayerNorm")
+    return quantity.replace("_", " ").capitalize()
 
 
 def label_of(show: str) -> str:
@@ -52,11 +33,6 @@ def label_of(show: str) -> str:
         return LOGGED[show]
     unit = QUANTITIES[show].unit
     return title(show) if unit == "none" else f"{title(show)} ({unit})"
-
-
-def part_title(part: str) -> str:
-    """Return the name of a part in words: "self-attention, query and key" for self_attn.qk."""
-    return ", ".join(filter(None, (PARTS.get(piece, piece) for piece in part.split("."))))
 
 
 def is_by_layer(show: str) -> bool:
@@ -70,36 +46,20 @@ def has(run: Run, show: str) -> bool:
 
 
 def parts_of(runs: Sequence[Run], quantity: str) -> list[str]:
-    """Return the measured parts of layers, the representative part first, then from input to
-    output.
-
-    The representative part is the whole layer, or else the feed-forward network.
-    """
-    place = list(PARTS)
-
-    def position(part: str) -> tuple[int, ...]:
-        return tuple(place.index(p) if p in place else len(place) for p in part.split("."))
-
-    found = {key.part for run in runs for key in run.grids if key.quantity == quantity}
-    main = next((part for part in ("layer", "ffn") if part in found), "")
-    return sorted(found, key=lambda part: (part != main, position(part)))
+    """Return the measured parts of layers; the first one represents the others."""
+    parts = {key.part for run in runs for key in run.grids if key.quantity == quantity}
+    first = [part for part in ("layer", "ffn", "self_attn") if part in parts]
+    return [*first, *sorted(parts - {*first})]
 
 
 def check(runs: Sequence[Run], show: str, part: str | None = None) -> None:
     """Raise ValueError if no run has it, or none has it for this part."""
     if not any(has(run, show) for run in runs):
-        if show in LOGGED:
-            raise ValueError(f"--show {show}: none of these runs has logged it")
-        raise ValueError(
-            f"--show {show}: it was measured in none of these runs; train with --monitor-interval"
-            f" N, and with {show} in --monitor"
-        )
+        remedy = "" if show in LOGGED else "; train with --monitor-interval N"
+        raise ValueError(f"--show {show}: none of these runs has it{remedy}")
     parts = parts_of(runs, show)
     if part is not None and part not in parts:
         raise ValueError(f"--part {part}: {show} was measured of {', '.join(parts)}")
-
-
-# Lines.
 
 
 class Line(NamedTuple):
@@ -146,27 +106,26 @@ def _over_updates(number: int, label: str, look: str, grid: Grid) -> Line:
     return Line(number, label, look, grid.updates.tolist(), grid.values[:, 0].tolist())
 
 
-def profiles(runs: Sequence[Run], key: GridKey, most: int = 4) -> list[Line]:
+def profiles(run: Run, number: int, key: GridKey, most: int = 4) -> list[Line]:
     """Return values by layer at a few updates, evenly spaced in log; later ones are darker.
 
     The first and the last update with numbers are among them.
+
+    Args:
+        number: index of the run
     """
+    if (grid := run.grids.get(key)) is None:
+        return []
+    sound = np.flatnonzero(np.isfinite(grid.values).any(axis=1))
+    steps = np.geomspace(1, max(len(sound), 1), most).round().astype(np.int64) - 1
     lines = []
-    for number, run in enumerate(runs):
-        if (grid := run.grids.get(key)) is None:
-            continue
-        sound = np.flatnonzero(np.isfinite(grid.values).any(axis=1))
-        steps = np.geomspace(1, max(len(sound), 1), most).round().astype(np.int64) - 1
-        chosen = np.unique(sound[steps]) if len(sound) else sound
-        for place, index in enumerate(chosen, 1):
-            label = f"{run.name}, update {grid.updates[index]:,}"
-            layers = list(range(1, grid.layers + 1))
-            weight = 0.25 + 0.75 * place / len(chosen)
-            lines.append(Line(number, label, "solid", layers, grid.values[index].tolist(), weight))
+    chosen = np.unique(sound[steps]) if len(sound) else sound
+    for place, index in enumerate(chosen, 1):
+        label = f"{run.name}, update {grid.updates[index]:,}"
+        layers = list(range(1, grid.layers + 1))
+        weight = 0.25 + 0.75 * place / len(chosen)
+        lines.append(Line(number, label, "solid", layers, grid.values[index].tolist(), weight))
     return lines
-
-
-# Scales.
 
 
 class Scale(NamedTuple):
@@ -202,8 +161,3 @@ def columns(grid: Grid, most: int, events: Sequence[Event] = ()) -> NDArray[np.i
     places = np.searchsorted(grid.updates, [event.finding.started for event in events[:20]])
     near = (places[:, None] + np.arange(-2, 3)).ravel().astype(np.int64)
     return np.unique(np.clip(np.concatenate([even, near]), 0, count - 1))
-
-
-def layer_ticks(layers: int) -> list[int]:
-    """Return about ten layers, including the first and the last."""
-    return sorted(set(np.linspace(1, layers, min(layers, 10)).round().astype(int).tolist()))
