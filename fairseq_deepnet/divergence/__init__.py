@@ -2,5 +2,5 @@
 
 `watch` observes fairseq's trainer, as the monitor does. `detectors` define trouble, `events`
 explains it. The watch warns, or records the end and stops the run; restarting with gentler options
-is up to the supervisor (tools/training). experiments/verdict.py judges finished runs.
+is up to the supervisor (tools/training). experiments/results.py judges finished runs.
 """

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_deepnet.experiments.verdict import why_diverged
+from fairseq_deepnet.experiments.results import why_diverged
 
 FALLING = [(update, 9.0 - update / 50) for update in range(10, 210, 10)]
 
