@@ -54,8 +54,6 @@ _PANEL: Final = (6.2, 4.2)
 _MANY_POINTS: Final = 12
 """Number of points above which our curves have no markers."""
 _WRAP: Final[dict[str, Any]] = {"break_on_hyphens": False}
-_DECADES: Final = 6
-"""Decades below the highest value that a logarithmic axis shows."""
 
 
 @dataclass(frozen=True)
@@ -240,31 +238,10 @@ def _fig4(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
 
 
 def _fig5(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
-    """Plot by depth, as in the paper, and by updates, whose number the paper does not state."""
     title, x = f"model update by depth, {_named(updates, 'after update')}", "layers per side"
     updates_of_runs = ((run, mean(map(model_update, run.at(updates)))) for run in _by_depth(runs))
     points = [(run.kind, run.depth, value) for run, value in updates_of_runs]
-    again = "the same by the number of updates"
-    return [
-        _panel("fig5", title, x, _MOVED, points, log_y=True),
-        CurvePanel("fig5-updates", again, "updates made", _MOVED, _by_updates(runs), log_y=True),
-    ]
-
-
-def _by_updates(runs: Sequence[MonitoredRun]) -> list[Curve]:
-    """Return curves of the shallowest, middle and deepest runs of the paper's kinds."""
-    depths = sorted({run.depth for run in runs})
-    drawn = (depths[0], depths[len(depths) // 2], depths[-1])
-    published = paper.table("fig5").rows
-    curves: dict[str, Curve] = {}
-    for run in sorted(runs, key=lambda run: (run.kind, run.depth)):
-        if run.depth in drawn and run.kind in published:
-            name = f"{published[run.kind].name}, {run.depth:.0f} layers per side"
-            curve = curves.setdefault(name, Curve(run.cell, name))
-            for record in run.records:
-                if (value := model_update(record)) is not None:
-                    curve.ours.setdefault(record["update"], []).append(value)
-    return list(curves.values())
+    return [_panel("fig5", title, x, _MOVED, points, log_y=True)]
 
 
 FIGURES: Final = {"fig3a": _fig3a, "fig3b": _fig3b, "fig3c": _fig3c, "fig4": _fig4, "fig5": _fig5}
@@ -411,27 +388,11 @@ def _draw_panel(axes: Any, panel: CurvePanel) -> None:
         _draw_curve(axes, curve, order.index(curve.key.replace(STOCK, "")), panel.log_y)
     if panel.log_y:
         axes.set_yscale("log")
-    axes.set_ylim(bottom=_bottom(panel))
     axes.set_title(textwrap.fill(panel.title, 70, **_WRAP), fontsize="medium")
     axes.set_xlabel(panel.x)
     axes.set_ylabel(f"{panel.y} (logarithmic)" if panel.log_y else panel.y)
     axes.xaxis.get_major_locator().set_params(integer=True)
     clean(axes)
-
-
-def _bottom(panel: CurvePanel) -> float | None:
-    """Return the lower limit of the axis; None for matplotlib's choice.
-
-    It is zero unless all values are far above zero. A logarithmic axis starts some decades below
-    the highest value.
-    """
-    values = [y for curve in panel.curves for y in curve.published.values()]
-    values += [y for curve in panel.curves for ys in curve.ours.values() for y in ys]
-    finite = [y for y in values if math.isfinite(y)]
-    if panel.log_y:
-        lowest = max(finite, default=1.0) * 10.0**-_DECADES
-        return lowest if min(finite, default=1.0) < lowest else None
-    return 0.0 if not finite or min(finite) < 0.4 * max(finite) else None
 
 
 def _draw_curve(axes: Any, curve: Curve, place: int, log_y: bool) -> None:

@@ -32,7 +32,7 @@ from fairseq_deepnet.tools.tables import Section, six_digits
 TESTS: Final = {"bootstrap": ("bs", 1000), "randomisation": ("ar", 10000)}
 """Name of a test -> sacreBLEU's name, and its default number of resamples or trials."""
 _CSV: Final = (
-    *("system", "of", "seeds", "bleu", "deviation", "interval_centre", "interval_half"),
+    *("system", "seeds", "bleu", "deviation", "interval_centre", "interval_half"),
     *("difference", "test", "p", "sentences", "signature"),
 )
 _NOTES: Final = [
@@ -43,7 +43,7 @@ _NOTES: Final = [
 _SEEDS_ARE: Final = (
     "several seeds: BLEU is the mean ±sample standard deviation over seeds; p is of the difference "
     "of the means over the seeds that both systems have, a sentence being drawn or swapped with "
-    "the translations of all seeds at once; below it each pair of seeds separately"
+    "the translations of all seeds at once"
 )
 Translations = list[tuple[str, ...]]
 """Translations of each sentence, one per seed."""
@@ -85,7 +85,7 @@ Pair = tuple[Scored, Scored]
 
 @dataclass(frozen=True)
 class Compared:
-    """A system, or one of its seeds, compared with the baseline.
+    """A system compared with the baseline.
 
     Args:
         pairs: a run of the baseline and a run of the system for each seed
@@ -93,7 +93,6 @@ class Compared:
         difference: difference to the baseline; exactly 0 if the scores of all seeds are equal
         centre, interval: mean over resamples, and half of the 95 % interval
         p: p by name of the test; empty for the baseline
-        of: system of a single seed
     """
 
     name: str
@@ -104,13 +103,11 @@ class Compared:
     centre: float
     interval: float
     p: dict[str, float]
-    of: str = ""
 
     def cells(self, tests: Sequence[str]) -> list[str]:
         """Return a row of the table; a star marks p < 0.05, as in sacreBLEU."""
         spread = "" if self.deviation is None else f" ±{self.deviation:.2f}"
-        name = f"- {self.name}" if self.of else self.name
-        cells = [name, str(len(self.pairs)), f"{self.bleu:.2f}{spread}"]
+        cells = [self.name, str(len(self.pairs)), f"{self.bleu:.2f}{spread}"]
         cells.append(f"{self.centre:.2f} ±{self.interval:.2f}")
         if not self.p:
             return [*cells, "baseline", *("" for _ in tests)]
@@ -121,7 +118,7 @@ class Compared:
         """Return a CSV line per test, with numbers not rounded."""
         seeds = " ".join("?" if run.seed is None else str(run.seed) for _, run in self.pairs)
         numbers = (self.bleu, self.deviation, self.centre, self.interval)
-        first = [self.name, self.of if self.p else "baseline", seeds, *map(six_digits, numbers)]
+        first = [self.name, seeds, *map(six_digits, numbers)]
         first.append(six_digits(self.difference) if self.p else "")
         return [
             [*first, test, six_digits(self.p.get(test)), sentences, signature]
@@ -131,7 +128,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The baseline and the systems compared with it, each followed by its single seeds."""
+    """The baseline and the systems compared with it."""
 
     rows: list[Compared]
     signatures: dict[str, str]
@@ -145,8 +142,8 @@ class Comparison:
         rows = [[*heading, *(f"p ({test})" for test in tests)]]
         rows += [row.cells(tests) for row in self.rows]
         notes = [f"{self.sentences:,} sentences; {_NOTES[0]}", *_NOTES[1:]]
-        notes += [_SEEDS_ARE] if any(row.of for row in self.rows) else []
-        others = sum(not row.of for row in self.rows) - 1
+        notes += [_SEEDS_ARE] if any(len(row.pairs) > 1 for row in self.rows) else []
+        others = len(self.rows) - 1
         if others > 1:
             notes.append(f"{others} systems against one baseline: p is not corrected for that")
         notes += [f"{test}: {signature}" for test, signature in self.signatures.items()]
@@ -193,7 +190,7 @@ def compare(
     samples: int | None = None,
     notes: Sequence[str] = (),
 ) -> Comparison:
-    """Test every system against the first, with all seeds together and with each seed.
+    """Test every system against the first, with all seeds together.
 
     Seeds that both systems have are paired by number; without common seeds, in order. Raises
     ValueError if a recorded score is not that of the stored hypotheses.
@@ -211,7 +208,7 @@ def compare(
     )
     signatures: dict[str, str] = {}
 
-    def against(name: str, pairs: Sequence[Pair], of: str = "") -> Compared:
+    def against(name: str, pairs: Sequence[Pair]) -> Compared:
         texts = ([run.hypotheses for run in side] for side in zip(*pairs, strict=True))
         sides = [list(zip(*side, strict=True)) for side in texts]
         results = {}
@@ -236,7 +233,6 @@ def compare(
             centre=float(shown_by.mean),
             interval=float(shown_by.ci),
             p=p,
-            of=of,
         )
 
     rows = [replace(against(baseline.name, [(run, run) for run in baseline.runs]), p={})]
@@ -247,11 +243,6 @@ def compare(
             alone = [run.seed for run in mine.runs if run not in [pair[side] for pair in pairs]]
             left_out += [f"seed {s} of {mine.name} has no partner in {other.name}" for s in alone]
         rows.append(against(system.name, pairs))
-        for first_run, second_run in pairs if len(pairs) > 1 else []:
-            name = f"seed {second_run.seed}" + (
-                f" against {first_run.seed}" if first_run.seed != second_run.seed else ""
-            )
-            rows.append(against(name, [(first_run, second_run)], of=system.name))
     return Comparison(rows, signatures, len(first.references), [*left_out, *notes])
 
 
