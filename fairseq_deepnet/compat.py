@@ -13,6 +13,7 @@ import importlib.machinery
 import importlib.metadata
 import math
 import queue
+import shlex
 import sys
 import threading
 import time
@@ -24,6 +25,7 @@ from typing import Any, Final, TypeVar
 
 import fairseq.checkpoint_utils
 import fairseq.data.data_utils
+import fairseq.data.fasta_dataset
 import fairseq.data.language_pair_dataset
 import fairseq.data.token_block_dataset
 import fairseq.nan_detector
@@ -100,6 +102,7 @@ def apply() -> None:
     copy_checkpoints_whole()
     check_checkpoints()
     evaluate_only_literals()
+    quote_file_names()
     atexit.register(end_readers)
 
 
@@ -346,6 +349,14 @@ def evaluate_only_literals() -> None:
         if name.partition(".")[0] in PACKAGES and isinstance(module, types.ModuleType):
             module.__dict__["eval"] = evaluate
     sys.meta_path.insert(0, _Finder)
+
+
+def quote_file_names() -> None:
+    """Quote the name of a .fasta file in a data folder, which fairseq passes to a shell."""
+
+    @wrap(fairseq.data.fasta_dataset.FastaDataset, "_build_index")
+    def _build_index(build_index: Any, self: Any, path: str) -> Any:
+        return build_index(self, shlex.quote(str(Path(path).absolute())))
 
 
 def end_readers() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fairseq.data import data_utils
+from fairseq.data.fasta_dataset import FastaDataset
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import save_checkpoint
@@ -160,3 +162,14 @@ def test_a_data_folder_names_no_folder_of_code(
     assert cli.main(["translate", str(tmp_path / "run"), "--data", str(folder)]) == 2
     assert "names a language '--user-dir=" in capsys.readouterr().err
     assert not mark.exists()
+
+
+def test_the_name_of_a_data_file_reaches_no_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "train.$(touch ran)-yy.yy"  # fairseq takes the languages from the names of the files
+    (tmp_path / f"{name}.fasta").write_text(">one\nAC\n", encoding="utf-8")
+    assert data_utils.infer_language_pair(str(tmp_path)) == ["$(touch ran)", "yy"]
+    FastaDataset(str(tmp_path / name))
+    assert not (tmp_path / "ran").exists()
