@@ -136,10 +136,8 @@ def test_table_2_whose_first_row_is_no_depth_is_drawn_over_the_rows_that_are(
     )
     scores = run / "scores" / "test.checkpoint_best.beam5.lenpen1"
     scores.mkdir(parents=True)
-    for direction in ("de-en", "en-de"):
-        content = {"direction": direction, "bleu": 30.0, "chrf": 40.0, "bleu_signature": "s"}
-        file = scores / f"{direction}.json"
-        file.write_text(json.dumps({**content, "lines": 9, "zero_shot": False}), encoding="utf-8")
+    summary = {"x-en": 30.0, "en-x": 30.0, "average": 30.0}
+    (scores / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     (axes,) = drawn(tmp_path / "table2")["table2"].axes
     assert [text.get_text() for text in axes.get_xticklabels()] == ["12", "200", "1000"]
     assert labels(axes) == ["X-En", "En-X", "average", "diverged", "the paper's"]

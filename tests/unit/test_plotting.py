@@ -13,7 +13,7 @@ import pytest
 from fairseq_deepnet.divergence.events import Event, Finding, Kind
 from fairseq_deepnet.tools.plotting import images, plot
 from fairseq_deepnet.tools.plotting.runs import LOGGED, Curves, Grid, Run, read_metrics
-from fairseq_deepnet.tools.plotting.series import columns, scale_of
+from fairseq_deepnet.tools.plotting.series import scale_of
 
 HEAD = "2024-05-01 12:00:00 | INFO | "
 
@@ -129,7 +129,7 @@ def test_panels_share_one_scale_that_a_single_explosion_does_not_stretch() -> No
 def test_a_thinned_heat_map_keeps_the_updates_around_an_event() -> None:
     grid = grid_of([[1.0]] * 1000)
     event = Event(Finding(Kind.LOSS_SPIKE, 5003, ""), 5005, "", {}, "warn", 0)
-    kept = columns(grid, 50, [event])
-    assert len(kept) <= 55
-    assert {0, 499, 500, 501, 999} <= set(kept.tolist())
-    assert len(columns(grid, 2000)) == 1000
+    thinned = grid.thin(50, [event])
+    assert len(thinned.updates) <= 55
+    assert {10, 5000, 5010, 5020, 10000} <= set(thinned.updates.tolist())
+    assert len(grid.thin(2000).updates) == 1000

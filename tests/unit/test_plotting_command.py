@@ -91,7 +91,7 @@ def test_numbers_are_those_that_were_logged_and_measured(runs: list[Run], tmp_pa
             ["--out", "x.csv", "--show", "branch_norm", "--part", "nose"],
             "was measured of ffn, self_attn",
         ),
-        (["--out", "x.txt"], "must end in one of .png"),
+        (["--out", "x.txt"], "must end in .png"),
     ],
 )
 def test_an_option_that_cannot_be_honoured_is_refused(

@@ -20,7 +20,6 @@ from fairseq_deepnet.tools.plotting.series import (
     Line,
     Scale,
     check,
-    columns,
     has,
     is_by_layer,
     label_of,
@@ -178,7 +177,7 @@ def _draw_map(axes: Any, run: Run, key: GridKey, scale: Scale) -> Any:
     """Draw a heat map, red where a value is not finite; return the image for the colour bar."""
     from matplotlib.colors import ListedColormap, LogNorm, Normalize
 
-    grid = run.grids[key].take(columns(run.grids[key], _COLUMNS, run.events))
+    grid = run.grids[key].thin(_COLUMNS, run.events)
     # a column reaches to the next measured update
     edges = np.append(grid.updates, grid.updates[-1] + max(1, np.ptp(grid.updates[-2:])))
     layers = np.arange(grid.layers + 1) + 0.5
@@ -200,10 +199,10 @@ def _mark_events(axes: Any, run: Run, colour: str) -> None:
     """Draw a dashed line at the start of each event, with a triangle for the legend."""
     kinds = dict.fromkeys(event.finding.kind.label for event in run.events if not event.is_end)
     label = f"{run.name}, divergence watch: {', '.join(kinds)}"
-    triangle = {"marker": "v", "markeredgecolor": "white", "markersize": 8, "linestyle": "none"}
+    look = {"color": colour, "marker": "v", "markersize": 8, "linestyle": "none"}
     # a recovery has the start of its trouble
     for update in sorted({event.finding.started for event in run.events})[:20]:
         axes.axvline(update, color=colour, linestyle=(0, (4, 3)), linewidth=1, alpha=0.8)
         place = {"transform": axes.get_xaxis_transform(), "clip_on": False, "zorder": 5}
-        axes.plot(update, 1.0, color=colour, label=label, **triangle, **place)
+        axes.plot(update, 1.0, label=label, **look, **place)
         label = "_nolegend_"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import html
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import jinja2
 import numpy as np
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from plotly.graph_objects import Figure
 from plotly.offline import get_plotlyjs
 from plotly.subplots import make_subplots
@@ -27,7 +26,6 @@ from fairseq_deepnet.tools.plotting.series import (
     SHOWN,
     Line,
     Scale,
-    columns,
     has,
     is_by_layer,
     label_of,
@@ -41,10 +39,6 @@ from fairseq_deepnet.tools.scores import read_scores
 from fairseq_deepnet.tools.training import fallbacks
 
 _DASHES: Final = {"solid": "solid", "dashed": "dash", "dotted": "dot", "dots": "dot"}
-_VALUES: Final = 1_600_000
-"""Maximum number of values in all heat maps of a page, at four bytes each."""
-_COLUMNS: Final = (60, 300)
-"""Minimum and maximum number of updates in a heat map."""
 
 
 def make(runs: Sequence[Run], head: str = "") -> str:
@@ -52,7 +46,7 @@ def make(runs: Sequence[Run], head: str = "") -> str:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(autoescape=True, loader=loader, trim_blocks=True)
     rows = sum(grid.layers for run in runs for key, grid in run.grids.items() if key.part)
-    most = int(np.clip(_VALUES // max(rows, 1), *_COLUMNS))
+    most = max(60, min(300, 1_600_000 // max(rows, 1)))  # updates, so that the page stays small
     figures = {}
     for show in SHOWN:
         if any(has(run, show) for run in runs):
@@ -66,8 +60,7 @@ def make(runs: Sequence[Run], head: str = "") -> str:
     tables = {"Runs": overview(runs), "Events": events(runs), "Scores": scores(runs)}
     return environment.get_template("page.html").render(
         head=head or ", ".join(names),
-        names=names,
-        colours=[colour_of(number) for number in range(len(runs))],
+        names={name: colour_of(number) for number, name in enumerate(names)},
         tables={
             name: Markup(tabulate(table, headers="keys", tablefmt="html", disable_numparse=True))
             for name, table in tables.items()
@@ -76,10 +69,6 @@ def make(runs: Sequence[Run], head: str = "") -> str:
         unmonitored=[run.name for run in runs if not run.grids],
         figures=figures,
         quantities=QUANTITIES,
-        meanings={
-            name: Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(quantity.meaning)))
-            for name, quantity in QUANTITIES.items()
-        },
         title=title,
         most=most,
         plotly=Markup(get_plotlyjs()),
@@ -122,7 +111,7 @@ def _layers(runs: Sequence[Run], show: str, most: int) -> Figure:
         for row, key in enumerate(keys, 1):
             for number, run in enumerate(runs):
                 if (grid := run.grids.get(key)) is not None:
-                    maps = _maps(grid.take(columns(grid, most, run.events)), scale)
+                    maps = _maps(grid.thin(most, run.events), scale)
                     figure.add_traces(maps, rows=row, cols=number + 1)
                     added = [_trace(line) for line in profiles(run, number, key)]
                     figure.add_traces(added, rows=row, cols=across)
@@ -231,7 +220,7 @@ def overview(runs: Sequence[Run]) -> list[dict[str, str]]:
             "learning rate": str(options.get("lr", "")),
             "warm-up": str(options.get("warmup-updates", "")),
             "fell back to": " ".join(map(str, changes)),
-            "updates": f"{run.last_update:,}",
+            "updates": f"{max((u for u, _ in curves.train + curves.valid), default=0):,}",
             "train loss": f"{curves.train[-1][1]:.2f}" if curves.train else "",
             "best valid loss": "" if best is None else f"{best:.2f}",
             "events": str(sum(not event.is_end for event in run.events)),

@@ -13,9 +13,6 @@ from fairseq_deepnet.tools.plotting.runs import Run, read_runs
 from fairseq_deepnet.tools.plotting.series import SHOWN, check, is_by_layer
 from fairseq_deepnet.tools.tables import comma_separated
 
-IMAGES: Final = (".png", ".pdf", ".svg")
-PAGE: Final = ".html"
-NUMBERS: Final = ".csv"
 COLUMNS: Final = ("run", "quantity", "of", "part", "layer", "update", "value")
 """`of` is train or valid for logged columns, and a side or empty for measured ones; layers are
 counted from the input of their stack."""
@@ -27,13 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("runs", nargs="+", type=Path, metavar="RUN", help="run folder (or its log)")
     out = "image (.png, .pdf, .svg), its numbers (.csv), or a page of everything (.html)"
     add("--out", type=Path, required=True, help=out)
-    known = (*SHOWN, images.EVERYTHING)
-    show = f"content of an image or .csv: loss (default) or one of {', '.join(known[1:])}"
-    add("--show", choices=known, metavar="WHAT", help=show)
-    part = (
-        "part of a layer, for quantities by layer: self_attn, ffn, ... (default: layer if it was"
-        " measured, otherwise ffn; in a .csv all)"
-    )
+    choices = (*SHOWN, images.EVERYTHING)
+    show = f"content of an image or .csv: loss (default) or one of {', '.join(choices[1:])}"
+    add("--show", choices=choices, metavar="WHAT", help=show)
+    part = "part of a layer: self_attn, ffn, ... (default: layer, otherwise ffn; in a .csv all)"
     add("--part", help=part)
     add("--title", default="", help="a title above the figure or the page")
 
@@ -41,30 +35,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read the runs and draw."""
     kind, show = args.out.suffix, args.show or "loss"
-    if kind not in (*IMAGES, NUMBERS, PAGE):
-        endings = ", ".join((*IMAGES, NUMBERS, PAGE))
-        raise ValueError(f"--out {args.out}: the name must end in one of {endings}")
-    if kind == PAGE and (args.show or args.part):
+    if kind not in (".png", ".pdf", ".svg", ".csv", ".html"):
+        raise ValueError(f"--out {args.out}: the name must end in .png, .pdf, .svg, .csv or .html")
+    if kind == ".html" and (args.show or args.part):
         raise ValueError("--show and --part are for images: a page holds everything")
     if args.part is not None and not is_by_layer(show):
         raise ValueError(f"--part {args.part}: --show {show} has no parts; leave it out")
     runs = read_runs(args.runs)
-    if kind == PAGE:
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    if kind == ".html":
         from fairseq_deepnet.tools.plotting.page import make  # plotly takes half a second to load
 
-        args.out.parent.mkdir(parents=True, exist_ok=True)
         write_text(args.out, make(runs, args.title))
-    elif kind == NUMBERS:
+    elif kind == ".csv":
         if show != images.EVERYTHING:
             check(runs, show, args.part)
-        args.out.parent.mkdir(parents=True, exist_ok=True)
         write_text(args.out, comma_separated([COLUMNS, *_rows(runs, show, args.part)]))
     else:
         images.save(images.draw(runs, show, args.part, args.title), args.out)
     say(f"{args.out}: {len(runs)} run{'s' if len(runs) > 1 else ''}")
-    missing = [run.name for run in runs if not run.grids]
-    if missing and (kind == PAGE or show == images.EVERYTHING):
-        say(f"nothing was measured in {', '.join(missing)}: train with --monitor-interval N")
     return 0
 
 

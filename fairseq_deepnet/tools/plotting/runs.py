@@ -6,7 +6,6 @@ Shapes: U = monitored updates, L = layers of a stack, counted from its input.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,14 +44,6 @@ class Curves:
     valid: list[tuple[int, float]] = field(default_factory=list)
 
 
-def number(value: object) -> float:
-    """Parse a number, which fairseq's log writes as text; nan for anything else."""
-    try:
-        return float(str(value))
-    except ValueError:
-        return math.nan
-
-
 def read_metrics(run: Path, metrics: Sequence[str]) -> dict[str, Curves]:
     """Read several metrics of a run folder (or of a log file) in one pass.
 
@@ -78,7 +69,7 @@ def read_metrics(run: Path, metrics: Sequence[str]) -> dict[str, Curves]:
             latest = update
             for metric in metrics:
                 if (value := record.get(f"{prefix}{metric}")) is not None:
-                    points.setdefault((metric, kind), {})[update] = number(value)
+                    points.setdefault((metric, kind), {})[update] = float(value)
     curves = {}
     for metric in metrics:
         both = [sorted(points.get((metric, kind), {}).items()) for kind in ("train_inner", "valid")]
@@ -114,8 +105,13 @@ class Grid:
         """Number of layers, or 1 for quantities without layers."""
         return int(self.values.shape[1])
 
-    def take(self, columns: NDArray[np.int64]) -> Grid:
-        """Select updates by index."""
+    def thin(self, most: int, events: Sequence[Event] = ()) -> Grid:
+        """Select about `most` updates: evenly spaced ones, and those near events."""
+        count = len(self.updates)
+        even = np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)
+        places = np.searchsorted(self.updates, [event.finding.started for event in events[:20]])
+        near = (places[:, None] + np.arange(-2, 3)).ravel().astype(np.int64)
+        columns = np.unique(np.clip(np.concatenate([even, near]), 0, count - 1))
         return Grid(self.updates[columns], self.values[columns], self.given[columns])
 
 
@@ -135,13 +131,6 @@ class Run:
     grids: dict[GridKey, Grid] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
 
-    @property
-    def last_update(self) -> int:
-        """Last logged or measured update."""
-        logged = [c.train[-1:] + c.valid[-1:] for c in self.metrics.values()]
-        ends = [update for points in logged for update, _ in points]
-        return max([*ends, *(int(grid.updates[-1]) for grid in self.grids.values())], default=0)
-
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Read run folders (or logs); raise ValueError for the first one without a number."""
@@ -150,9 +139,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """Name runs by their folders, or by paths below their common parent if folders have equal
-    names.
-    """
+    """Name runs by their folders, by paths below their common parent if names are equal."""
     full = [path.resolve() if path.is_dir() else path.resolve().with_suffix("") for path in paths]
     full = [path.parent if path.name == Path(LOG).stem else path for path in full]
     names = [path.name for path in full]
@@ -183,22 +170,18 @@ def read_run(path: Path, name: str) -> Run:
 
 def _add_measurements(run: Run) -> None:
     """Add the grids of monitor.jsonl, and its losses if there is no log."""
-    # arrays for lists at once: the file of a deep model holds millions of numbers
-    lines = (
-        {**record, "values": dict(_rows(record["values"]))}
-        for record in records.read(run.folder / records.NAME)
-    )
-    # the last record of an update counts
-    latest = {int(record["update"]): record for record in lines}
+    latest: dict[int, records.Record] = {}  # the last record of an update counts
+    for record in records.read(run.folder / records.NAME):
+        # arrays for lists at once: the file of a deep model holds millions of numbers
+        latest[int(record["update"])] = {**record, "values": dict(_rows(record["values"]))}
     rows: dict[GridKey, dict[int, NDArray[np.float64]]] = {}
     for update, record in sorted(latest.items()):
         for key, row in record["values"].items():
             rows.setdefault(key, {})[update] = row
-    order = list(QUANTITIES)
-    for key in sorted(rows, key=lambda key: (order.index(key.quantity), key.side != SIDES[0])):
-        run.grids[key] = _grid(rows[key])
+    run.grids = {key: _grid(updates) for key, updates in rows.items()}
     for metric in LOGGED:
-        points = [(u, number(r[metric])) for u, r in sorted(latest.items()) if metric in r]
+        logged = [(u, record.get(metric)) for u, record in sorted(latest.items())]
+        points = [(update, float(value)) for update, value in logged if value is not None]
         if points and metric not in run.metrics:
             run.metrics[metric] = Curves(points)
 

@@ -1,4 +1,4 @@
-"""Labels, lines, scales and downsampling for images and the page.
+"""Labels, lines and scales for images and the page.
 
 Shapes: U = updates, L = layers.
 """
@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_deepnet.divergence.events import Event
 from fairseq_deepnet.monitoring.records import QUANTITIES, Level
 from fairseq_deepnet.tools.plotting.runs import LOGGED, SIDES, Grid, GridKey, Run
 
@@ -150,14 +149,3 @@ def scale_of(arrays: Iterable[Iterable[float] | NDArray[np.float64]]) -> Scale:
     if low == high:
         low, high = (low / 2, high * 2) if is_log else (low - 0.5, high + 0.5)
     return Scale(float(low), float(high), is_log)
-
-
-def columns(grid: Grid, most: int, events: Sequence[Event] = ()) -> NDArray[np.int64]:
-    """Return the indices of about `most` updates: evenly spaced ones, and those near events."""
-    count = len(grid.updates)
-    if count <= most:
-        return np.arange(count)
-    even = np.linspace(0, count - 1, most).round().astype(np.int64)
-    places = np.searchsorted(grid.updates, [event.finding.started for event in events[:20]])
-    near = (places[:, None] + np.arange(-2, 3)).ravel().astype(np.int64)
-    return np.unique(np.clip(np.concatenate([even, near]), 0, count - 1))
