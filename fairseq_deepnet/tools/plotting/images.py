@@ -38,8 +38,6 @@ BROKEN: Final = "#d62728"
 """Colour of values that are not finite."""
 CROSS: Final[dict[str, Any]] = {"marker": "x", "markersize": 8, "markeredgewidth": 2}
 """Marker of a run that diverged."""
-_ABSENT: Final = "#e4e4e4"
-"""Colour of missing measurements."""
 _LOOKS: Final[dict[str, dict[str, Any]]] = {
     "solid": {"linestyle": "-", "linewidth": 1.8},
     "dashed": {"linestyle": "--", "linewidth": 1.4},
@@ -48,8 +46,6 @@ _LOOKS: Final[dict[str, dict[str, Any]]] = {
 }
 _ACROSS: Final = 3
 """Line panels per row of the overview."""
-_COLUMNS: Final = 400
-"""Maximum number of updates in a heat map."""
 
 
 def colour_of(number: int) -> str:
@@ -177,16 +173,16 @@ def _draw_map(axes: Any, run: Run, key: GridKey, scale: Scale) -> Any:
     """Draw a heat map, red where a value is not finite; return the image for the colour bar."""
     from matplotlib.colors import ListedColormap, LogNorm, Normalize
 
-    grid = run.grids[key].thin(_COLUMNS, run.events)
+    grid = run.grids[key].thin(400, run.events)
     # a column reaches to the next measured update
     edges = np.append(grid.updates, grid.updates[-1] + max(1, np.ptp(grid.updates[-2:])))
     layers = np.arange(grid.layers + 1) + 0.5
     values = np.where(grid.values <= 0, scale.low, grid.values) if scale.is_log else grid.values
     norm = (LogNorm if scale.is_log else Normalize)(scale.low, scale.high)
     image = axes.pcolormesh(edges, layers, np.ma.masked_invalid(values).T, norm=norm)
-    broken = np.ma.masked_equal(grid.given & ~np.isfinite(values), False)
+    broken = np.ma.masked_equal(grid.given & ~np.isfinite(grid.values), False)
     axes.pcolormesh(edges, layers, broken.T, cmap=ListedColormap([BROKEN]))
-    axes.set_facecolor(_ABSENT)
+    axes.set_facecolor("#e4e4e4")  # missing measurements
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set_title(f"{run.name}, {key.side}", fontsize="medium")
     axes.set_ylabel("layer (1: at the input)")

@@ -53,9 +53,8 @@ def make(runs: Sequence[Run], head: str = "") -> str:
             figure = _layers(runs, show, most) if is_by_layer(show) else _lines(runs, show)
             figure.update_xaxes(tickformat=",d")
             figure.update_layout(template="simple_white", margin={"l": 60, "r": 20})
-            settings = {"div_id": f"figure-{show}", "config": {"displaylogo": False}}
-            drawn = figure.to_html(full_html=False, include_plotlyjs=False, **settings)
-            figures[show] = Markup(drawn)
+            place = {"full_html": False, "include_plotlyjs": False, "div_id": f"figure-{show}"}
+            figures[show] = Markup(figure.to_html(**place))
     names = [run.name for run in runs]
     tables = {"Runs": overview(runs), "Events": events(runs), "Scores": scores(runs)}
     return environment.get_template("page.html").render(
@@ -166,7 +165,7 @@ def _maps(grid: Grid, scale: Scale) -> list[dict[str, Any]]:
     values = grid.values
     if scale.is_log:
         values = np.log10(np.where(values <= 0, scale.low, values))
-    finite = np.isfinite(values)
+    finite = np.isfinite(grid.values)
     hover = "update %{x:,d}, layer %{y}: "
     common = {
         "type": "heatmap",
