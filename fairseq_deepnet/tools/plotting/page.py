@@ -156,7 +156,7 @@ def _trace(line: Line) -> dict[str, Any]:
 def _colours(scale: Scale) -> dict[str, Any]:
     """Return the colour axis of heat maps, in decimal logarithms if the scale is logarithmic."""
     low, high = (math.log10(end) if scale.is_log else end for end in scale[:2])
-    bar = {"thickness": 10, "title": "log10" if scale.is_log else ""}
+    bar = {"thickness": 10, "title": {"text": "log10" if scale.is_log else ""}}
     return {"colorscale": "Viridis", "cmin": low, "cmax": high, "colorbar": bar}
 
 
@@ -190,7 +190,7 @@ def _mark_events(figure: Figure, run: Run, number: int, **panels: Any) -> None:
     for finding in [event.finding for event in run.events if not event.is_end][:20]:
         text = f"{run.name}, update {finding.started:,}: {finding.kind.label}"
         text = html.escape(f"{text} {region_text(finding.layers)}".strip(), quote=False)
-        look = {"font": {"color": colour}, "xanchor": "center", "yanchor": "bottom"}
+        look = {"font": {"color": colour}, "xanchor": "center", "yanchor": "top"}
         line = {"color": colour, "dash": "dash", "width": 1}
         figure.add_vline(
             finding.started,
