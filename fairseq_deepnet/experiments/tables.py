@@ -379,8 +379,8 @@ def _depth(runs: pd.DataFrame) -> list[Table]:
     for table in tables:
         table.notes += _of_best(chosen, table)
     law = in_panels(runs, "law")
-    tables += _for_each(law, "depth", "scheme", "lr", "valid_loss", "rates")
-    tables += _for_each(law, "depth", "scheme", "lr", "bleu", "rates-bleu")
+    tables += _for_each(law, ["depth"], "scheme", "lr", "valid_loss", "rates")
+    tables += _for_each(law, ["depth"], "scheme", "lr", "bleu", "rates-bleu")
     for panel, row in (
         *(("norms", "norms"), ("epsilon", "scheme"), ("long", "scheme"), ("ablation", "variant")),
     ):
@@ -392,14 +392,22 @@ def _depth(runs: pd.DataFrame) -> list[Table]:
 
 
 def _for_each(
-    runs: pd.DataFrame, factor: str, row: str, column: str, measure: str, name: str
+    runs: pd.DataFrame,
+    factors: Sequence[str],
+    row: str,
+    column: str,
+    measure: str,
+    name: str,
+    title: str = "",
 ) -> list[Table]:
-    """Build a table of our own for each value of a factor."""
+    """Build a table of our own for each combination of the values of the factors."""
+    if not factors:
+        return [build(name, runs, row, column, measure, title=title)]
     tables = []
-    for value in _ordered(list(runs[factor].dropna()), factor):
-        here = runs[runs[factor] == value]
-        title = f", {factor} {value}"
-        tables.append(build(f"{name}-{value}", here, row, column, measure, title=title))
+    first, *rest = factors
+    for value in _ordered(list(runs[first].dropna()), first):
+        here, end = runs[runs[first] == value], f"{title}, {first} {value}"
+        tables += _for_each(here, rest, row, column, measure, f"{name}-{value}", end)
     return tables
 
 
@@ -409,7 +417,7 @@ def _methods_6l(runs: pd.DataFrame) -> list[Table]:
 
 
 def by_factors(runs: pd.DataFrame) -> list[Table]:
-    """Build the tables of any sweep: its first factor by its second, for each value of a third.
+    """Build the tables of any sweep: its first factor by its second, for each value of the others.
 
     A single factor gives a column per measure.
     """
@@ -423,10 +431,7 @@ def by_factors(runs: pd.DataFrame) -> list[Table]:
         if not others:
             tables.append(by_measure(here, row, "valid_nll", "bleu"))
         for measure in ("valid_nll", "bleu") if others else ():
-            if len(others) == 1:
-                tables.append(build(measure, here, row, others[0], measure))
-            else:
-                tables += _for_each(here, others[1], row, others[0], measure, measure)
+            tables += _for_each(here, others[1:], row, others[0], measure, measure)
     return tables
 
 

@@ -81,7 +81,7 @@ def test_the_perplexity_is_that_of_fairseqs_own_validation(
     assert (scores["updates"], scores["lines"]) == (2, 32)
     held = torch.load(run / "checkpoints" / "checkpoint_best.pt", weights_only=True)
     assert scores["bits"] == pytest.approx(held["extra_state"]["best"], abs=0.002)
-    assert measured.startswith(f"perplexity {scores['perplexity']:.2f} a ")
+    assert measured.startswith(f"perplexity {scores['perplexity']:.2f} per ")
     assert scores["perplexity"] == pytest.approx(2 ** scores["bits"])
     if kind == "lm":
         words = sum(len(line.split()) + 1 for line in SENTENCES * 8)

@@ -308,6 +308,20 @@ def test_a_third_factor_makes_a_table_for_each_of_its_values(sweep: Sweep) -> No
     ]
 
 
+def test_every_further_factor_splits_the_tables_instead_of_counting_as_a_seed(
+    sweep: Sweep,
+) -> None:
+    for eps, nll in (("1e-8", 7.5), ("1e-4", 6.5)):
+        values = {"depth": "6", "lr": "1e-3", "scheme": "deepnorm", "eps": eps}
+        sweep.cell("deepnorm", 6, nll, values=values, name=f"a{eps}")
+    sections = report_of(sweep.folder).sections
+    titles = [section.title.partition(":")[0] for section in sections]
+    assert titles == [
+        *("A comparison, scheme deepnorm, eps 1e-8", "A comparison, scheme deepnorm, eps 1e-4"),
+    ]
+    assert "±" not in str(sections)
+
+
 def test_a_single_factor_makes_a_column_for_each_measure(sweep: Sweep) -> None:
     sweep.name = "methods_6l"
     train = dict(zip(range(10, 110, 10), [9.0] * 5 + [8.0, 7.0, 7.5, 7.5, 7.5], strict=True))

@@ -107,8 +107,14 @@ def measure(
         pattern = r"Evaluated ([\d,]+) tokens.*Loss \(base 2\): ([\d.]+), Perplexity: [\d.]+"
     started = time.monotonic()
     command += args.extra
-    output = subprocess.PIPE
-    done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, text=True, check=False)
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
     match = re.search(pattern, done.stdout, re.DOTALL)
     if done.returncode or match is None:
         tail = done.stdout[-1000:].strip()

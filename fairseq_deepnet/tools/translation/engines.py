@@ -220,7 +220,7 @@ class CTranslate2Model(Engine):
     ) -> None:
         # an eighth faster with VNNI; without it, processors lower their clock for AVX-512
         processor = Path("/proc/cpuinfo")
-        if processor.is_file() and "avx512_vnni" in processor.read_text(errors="replace"):
+        if processor.is_file() and "avx512_vnni" in processor.read_text("utf-8", "replace"):
             os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
         try:
             import ctranslate2
