@@ -271,7 +271,7 @@ def test_a_damaged_last_checkpoint_is_fixed(record: Recorder) -> None:
         (["--lr"], {}, "--lr: a value is expected"),
         (["--lr", "fast"], {}, "--lr: invalid value: 'fast'"),
         (["stray"], {}, "'stray' belongs to no option"),
-        (["--save-dir", "x"], {}, "save-dir: scripts/train.sh sets this itself; set RUN"),
+        (["--save-dir", "x"], {}, "save-dir: deepnet train sets this itself; set RUN"),
         ([], {"gpus": "64"}, "GPUS=64, but"),
         ([], {"nodes": "0"}, "NODES=0: at least 1 is needed"),
         (["--on-divergence=fallback", "--fallbacks=lr/2"], {}, "'lr/2' is no change"),

@@ -38,7 +38,7 @@ MANAGED: Final = {
     "bf16": "set PRECISION=bf16",
     "fp16": "set PRECISION=fp16",
 }
-"""Options that scripts/train.sh sets itself, and what to use instead."""
+"""Options that deepnet train sets itself, and what to use instead."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def _read_config(args: argparse.Namespace) -> tuple[configs.Config, Path]:
     for key, remedy in MANAGED.items():
         if key in config.options:
             source = config.sources[key]
-            raise ValueError(f"{source}: {key}: scripts/train.sh sets this itself; {remedy}")
+            raise ValueError(f"{source}: {key}: deepnet train sets this itself; {remedy}")
     if args.data is None and "data" not in config.recipe:
         raise ValueError(f"{args.config} names no recipe.data; set DATA=FOLDER")
     data = inside_project(args.data or str(config.recipe["data"]))
