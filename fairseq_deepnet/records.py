@@ -146,7 +146,7 @@ def now() -> str:
 
 
 def made_now() -> dict[str, Any]:
-    """Return what a record says of its making: versions, commit and time."""
+    """Return the versions, the commit and the time of a record."""
     return {"versions": versions(), "git": git_revision(), "made": now()}
 
 
