@@ -1,8 +1,8 @@
-"""Where a model keeps its layers, branches, linear maps and norms: attribute names, and no more.
+"""Attribute names of layers, branches, linear maps and norms in Transformer models.
 
-Our models, fairseq's and torchscale's name them alike: stacks have `layers`; a layer has
-`self_attn`, perhaps `encoder_attn`, each followed by `_layer_norm`, and fc1, fc2 and
-`final_layer_norm`, torchscale's the two maps one module further down, in `ffn`.
+Our models, fairseq's and torchscale's share them: stacks have `layers`; a layer has `self_attn` and
+possibly `encoder_attn`, each with its `_layer_norm`, and fc1, fc2 and `final_layer_norm`.
+torchscale has both linear maps one level lower, in `ffn`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ PROJECTIONS = ("output_projection", "lm_head", "embed_out")
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """A sublayer: its linear maps, the module that its input enters, the one whose output leaves.
+    """A sublayer: its linear maps, the module that receives its input, and the module of its output.
 
-    `norm` is the LayerNorm that belongs to it, wherever it is applied; None where there is none.
+    `norm` is the LayerNorm of this sublayer, wherever it is applied, or None.
     """
 
     sublayer: Sublayer
@@ -33,7 +33,7 @@ class Branch:
     norm: nn.Module | None
 
     def first(self, placement: NormPlacement) -> nn.Module:
-        """Return the module that the residual stream enters."""
+        """Return the module that receives the residual stream."""
         if placement is NormPlacement.PRE and self.norm is not None:
             return self.norm
         return self.entry
@@ -59,18 +59,18 @@ class Stack:
 
     @property
     def final_norm(self) -> nn.Module | None:
-        """What normalises the stack's output."""
+        """LayerNorm of the stack's output, or None."""
         norm = getattr(self.module, "layer_norm", None)
         return norm if isinstance(norm, nn.Module) else None
 
     @property
     def table(self) -> nn.Embedding | None:
-        """The tokens' embeddings."""
+        """Token embeddings, or None."""
         table = getattr(self.module, TABLE, None)
         return table if isinstance(table, nn.Embedding) else None
 
     def linears(self) -> Iterator[tuple[int, Branch, Role, nn.Linear]]:
-        """Yield every linear map with its layer's index, its branch and its role."""
+        """Yield every linear map with the index of its layer, its branch and its role."""
         for index, layer in enumerate(self.layers):
             for branch in layer.branches:
                 for role, linear in branch.linears.items():
@@ -78,7 +78,7 @@ class Stack:
 
 
 def find_stacks(model: nn.Module) -> list[Stack]:
-    """Return the encoder and the decoder, as far as there are; ValueError where neither is."""
+    """Return the stacks in a model, encoder first; raise ValueError if it has none."""
     stacks = []
     for name, module in model.named_modules():
         layers = getattr(module, "layers", None)
@@ -100,7 +100,7 @@ def find_stacks(model: nn.Module) -> list[Stack]:
 
 
 def find_branches(layer: nn.Module) -> tuple[Branch, ...]:
-    """Return the branches of a layer; ValueError names what is missing."""
+    """Return the branches of a layer; raise ValueError naming a missing linear map."""
     branches = []
     for sublayer in (Sublayer.SELF_ATTN, Sublayer.ENCODER_ATTN):
         attention = getattr(layer, sublayer.value, None)
@@ -129,12 +129,12 @@ def _linear(home: nn.Module, role: Role) -> nn.Linear:
 
 
 def kind_of(sublayer: Sublayer, role: Role) -> str:
-    """Return a linear map's name in reports, fairseq's: `self_attn.q_proj`, `fc1`."""
+    """Return fairseq's name of a linear map, as in reports: `self_attn.q_proj`, `fc1`."""
     return role.value if sublayer is Sublayer.FFN else f"{sublayer.value}.{role.value}"
 
 
 def projections(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Return what maps features to the vocabulary: name and module, which has a `weight`."""
+    """Yield the modules, with names, that map features to the vocabulary."""
     for name, module in model.named_modules():
         if name.rpartition(".")[2] in PROJECTIONS and isinstance(
             getattr(module, "weight", None), nn.Parameter

@@ -1,4 +1,4 @@
-"""Reading and writing fairseq checkpoints: safely, and whole or not at all."""
+"""Safe reading and atomic writing of fairseq checkpoints."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ logger = logging.getLogger(__name__)
 
 LAST: Final = "checkpoint_last.pt"
 PAUSES: Final = (2.5, 2.5)
-"""Seconds before another attempt to write a checkpoint: file servers have their moments."""
+"""Seconds before each further attempt to write a checkpoint, as file servers fail at times."""
 _PERIODIC: Final = re.compile(
     r"checkpoint(\d+|_\d+_\d+)\.pt"
 )  # checkpoint7.pt, checkpoint_7_2000.pt
 
 _DAMAGE: Final = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError, OSError)
-"""What reading a damaged file raises."""
+"""Exceptions raised while reading a damaged file."""
 
 
 def checkpoint_globals() -> tuple[Any, ...]:
-    """Return what fairseq's checkpoints hold beyond torch's classes, for the weights-only loader.
+    """Return the classes in fairseq's checkpoints that torch's weights-only loader does not know.
 
-    Found by torch.serialization.get_unsafe_globals_in_checkpoint on checkpoints of every optimiser,
-    scheduler and configuration style: the model's Namespace, and, with --eval-bleu, the integer
-    arrays of the BLEU counts in the meters. Any other class stays refused.
+    They were listed by torch.serialization.get_unsafe_globals_in_checkpoint for checkpoints of
+    every optimiser, scheduler and configuration style: the model's Namespace and, with --eval-bleu,
+    the integer arrays of BLEU counts in the meters. All other classes are refused.
     """
-    array_rebuilder = np.zeros(0).__reduce__()[0]  # numpy moved it between its versions
+    array_rebuilder = np.zeros(0).__reduce__()[0]  # its module differs between versions of numpy
     dtypes = {type(np.dtype(kind)) for kind in (np.int64, np.float64)}
     return Namespace, np.ndarray, np.dtype, array_rebuilder, *dtypes
 
@@ -52,22 +52,22 @@ torch.serialization.add_safe_globals(list(checkpoint_globals()))
 
 
 def refuse_damaged(path: Path | str, weights: bool = True) -> None:
-    """Compare the records in a checkpoint with their checksums, which torch.load does not.
+    """Compare the records of a checkpoint with their checksums, which torch.load does not check.
 
-    With `weights` all of it is read, at 1 to 3 GB/s; otherwise only what says what it holds.
-    Checkpoints in torch's format of before 1.6 have no checksums.
+    With `weights`, the whole file is read, at 1 to 3 GB/s; otherwise only its structure. Files in
+    torch's format from before 1.6 have no checksums.
 
-    Raises ConfigurationError for a damaged file, and for one whose records are packed: torch never
-    packs them, and a thousandth of their size on the disk could fill the memory.
+    Raises ConfigurationError for a damaged file and for a compressed one: torch never compresses,
+    and a small compressed file could expand to fill the memory.
     """
     with Path(path).open("rb") as stream:
         try:
             if not zipfile.is_zipfile(stream):
-                return  # torch's own loader says what it is
+                return  # torch's loader reports what it is
             with zipfile.ZipFile(stream) as file:
                 if any(record.compress_type != zipfile.ZIP_STORED for record in file.infolist()):
                     raise ConfigurationError(
-                        f"{path} is packed, as no checkpoint is; unzip and"
+                        f"{path} is compressed, unlike checkpoints of torch; unzip it and"
                         " zip it without compression (zip -0) if you trust it"
                     )
                 damaged = file.testzip() if weights else None
@@ -80,19 +80,18 @@ def refuse_damaged(path: Path | str, weights: bool = True) -> None:
             damaged = _first_line(error)
     if damaged is not None:
         raise ConfigurationError(
-            f"{path} is damaged ({damaged}: not what its checksums say); copy it again, or use"
-            " another checkpoint"
+            f"{path} is damaged ({damaged}: wrong checksum); use an intact copy"
         )
 
 
 Receiver = Callable[[dict[str, Any]], dict[str, Any]]
 _RECEIVERS: Final[list[Receiver]] = []
-"""Of a trainer that takes checkpoints apart as fairseq loads them; the last counts."""
+"""Functions of trainers that take over checkpoints which fairseq loads; the last is active."""
 
 
 @contextmanager
 def received_by(receiver: Receiver) -> Iterator[None]:
-    """Let `receiver` take what fairseq loads; it returns the rest."""
+    """Pass each checkpoint that fairseq loads to `receiver`, and use what it returns."""
     _RECEIVERS.append(receiver)
     try:
         yield
@@ -101,46 +100,47 @@ def received_by(receiver: Receiver) -> Iterator[None]:
 
 
 def receiver() -> Receiver | None:
-    """Return what takes the checkpoints that fairseq loads; None if fairseq does."""
+    """Return the active receiver, or None if fairseq handles the checkpoint itself."""
     return _RECEIVERS[-1] if _RECEIVERS else None
 
 
 Stamp = tuple[int, int, int]
-_KNOWN: Final[dict[Path, tuple[Stamp, bool, dict[str, Any]]]] = {}
-"""Of files that this process has read: what they were then, whether all of it was compared with its
-checksums, and the options of the training."""
+_READ: Final[dict[Path, tuple[Stamp, bool, dict[str, Any]]]] = {}
+"""Files read by this process: their stamp, whether all checksums were compared, and the recorded
+options of the training run.
+"""
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Return what is another for a file that was written again."""
+    """Return the inode, size and modification time of a file; they change when it is rewritten."""
     status = path.stat()
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def is_known_whole(path: Path | str) -> bool:
-    """Return True if `load_checkpoint` has read all of this very file in this process."""
-    stamp, entire, _ = _KNOWN.get(Path(path), (None, False, {}))
+def is_verified(path: Path | str) -> bool:
+    """Return True if `load_checkpoint` has verified all of this version of the file."""
+    stamp, entire, _ = _READ.get(Path(path), (None, False, {}))
     return entire and stamp == stamp_of(Path(path))
 
 
 def recorded_arguments(path: Path | str) -> Namespace | None:
-    """Return `model_arguments` of a file, which is opened only if this process has not yet."""
+    """Return `model_arguments` of a file, opening it only if this process has not read it yet."""
     return model_arguments(_recorded(path))
 
 
 def _recorded(path: Path | str) -> dict[str, Any]:
-    if Path(path) not in _KNOWN or _KNOWN[Path(path)][0] != stamp_of(Path(path)):
+    if Path(path) not in _READ or _READ[Path(path)][0] != stamp_of(Path(path)):
         load_checkpoint(path)
-    return _KNOWN[Path(path)][2]
+    return _READ[Path(path)][2]
 
 
 def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
-    """Return a checkpoint on the CPU, its tensors mapped from the file: only what is used is read.
+    """Return a checkpoint on the CPU, with tensors mapped from the file and read when used.
 
-    With `entire`, all of it is read first and compared with its checksums.
+    With `entire`, the whole file is read first and compared with its checksums.
 
-    Raises FileNotFoundError where there is none, ValueError for a file that is damaged, that holds
-    other classes than fairseq's or options that would run code, or that is no checkpoint.
+    Raises FileNotFoundError if the file does not exist, and ValueError if it is damaged, contains
+    classes other than fairseq's or options that would run code, or is not a checkpoint.
     """
     path = Path(path)
     if not path.is_file():
@@ -150,31 +150,30 @@ def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
     with naming_damage(path):
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
-        raise ConfigurationError(f"{path} is not a fairseq checkpoint: it holds no model")
+        raise ConfigurationError(f"{path} is not a fairseq checkpoint: it contains no model")
     literals.check_state(state, path)
-    _KNOWN[path] = stamp, entire, {"cfg": state.get("cfg"), "args": state.get("args")}
+    _READ[path] = stamp, entire, {"cfg": state.get("cfg"), "args": state.get("args")}
     return state
 
 
 def refuse_not_finite(state: Mapping[str, Any], path: object) -> None:
     """Raise ConfigurationError if a checkpoint's weights are NaN or infinite.
 
-    They are those of a diverged training: a model with them computes only NaN.
+    Such weights come from a diverged run, and a model with them computes only NaN.
     """
     for name, weight in (state.get("model") or {}).items():
         is_real = isinstance(weight, torch.Tensor) and weight.is_floating_point()
         if is_real and not bool(torch.isfinite(weight).all()):
             raise ConfigurationError(
-                f"{path}: {name} is not finite: the training has diverged; use a checkpoint from"
-                " before"
+                f"{path}: {name} is not finite: the run has diverged; use an earlier checkpoint"
             )
 
 
 @contextmanager
 def naming_damage(path: Path | str) -> Iterator[None]:
-    """Turn what torch raises over a damaged file into a ConfigurationError of one line.
+    """Convert torch's errors about a damaged file into a ConfigurationError of one line.
 
-    What the file system refuses (there is no such file, no permission) stays as it is.
+    Errors of the file system, such as a missing file or permission, pass unchanged.
     """
     try:
         yield
@@ -186,8 +185,7 @@ def naming_damage(path: Path | str) -> Iterator[None]:
         if isinstance(error, OSError) and error.filename is not None:
             raise
         raise ConfigurationError(
-            f"{path} is damaged or incomplete, or no checkpoint at all ({_first_line(error)});"
-            " copy it again if it should be one"
+            f"{path} is damaged, incomplete or not a checkpoint ({_first_line(error)})"
         ) from error
 
 
@@ -196,7 +194,7 @@ def _first_line(error: Exception) -> str:
 
 
 def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
-    """Write a checkpoint so that it is there whole or not at all.
+    """Write a checkpoint atomically.
 
     Raises ConfigurationError if it cannot be written.
     """
@@ -205,7 +203,7 @@ def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
         with whole(path) as part, part.open("wb") as stream:
             torch.save(state, stream)
     except (OSError, RuntimeError) as error:
-        # torch's writer covers the file's own error with one of its own
+        # torch's writer hides the file's error behind another
         reason = error if isinstance(error, OSError) else error.__context__
         if not isinstance(reason, OSError):
             raise
@@ -213,13 +211,13 @@ def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
 
 
 def save_with_retries(state: dict[str, Any], path: Path) -> None:
-    """Save a checkpoint; try again after a pause unless the disk is full."""
+    """Save a checkpoint, trying again after a pause unless the disk is full."""
     for pause in PAUSES:
         try:
             save_checkpoint(state, path)
             return
         except DiskFullError:
-            raise  # no pause helps, and the state of a deep model takes minutes to write
+            raise  # a pause does not help, and writing a deep model takes minutes
         except ConfigurationError as error:
             logger.warning("%s; trying again in %s seconds", error, pause)
             time.sleep(pause)
@@ -227,10 +225,10 @@ def save_with_retries(state: dict[str, Any], path: Path) -> None:
 
 
 def copy_checkpoint(source: Path, target: Path) -> None:
-    """Copy a checkpoint so that the copy is there whole or not at all; errors as in saving.
+    """Copy a checkpoint atomically; errors as in `save_checkpoint`.
 
-    Never a hard link: `cp other.pt checkpoint_last.pt`, as people type it, would write through it
-    into every file that it is linked with.
+    It is never a hard link: a later `cp other.pt checkpoint_last.pt` would write through the link
+    into every linked file.
     """
     try:
         with whole(target) as part:
@@ -240,22 +238,22 @@ def copy_checkpoint(source: Path, target: Path) -> None:
 
 
 class DiskFullError(ConfigurationError):
-    """A checkpoint did not fit on the disk."""
+    """Error of a checkpoint that did not fit on the disk."""
 
 
 def not_written(path: Path, error: OSError) -> ConfigurationError:
-    """Return the error of a checkpoint that could not be written."""
+    """Return the error for a checkpoint that could not be written."""
     text = f"{path} was not written: {error.strerror}"
-    rest = "Files that were there before are whole"
+    rest = "Existing files are intact"
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return ConfigurationError(f"{text}. {rest}")
     free = shutil.disk_usage(path.parent).free
-    text += f" ({free:,} bytes are free); free some in {path.parent}, and the same command resumes"
+    text += f" ({free:,} bytes are free); make space in {path.parent} and rerun to resume"
     return DiskFullError(f"{text}. {rest}")
 
 
 def model_arguments(state: Mapping[str, Any]) -> Namespace | None:
-    """Return the model's arguments, as new or old fairseq keeps them; None where there are none."""
+    """Return the model's arguments in the format of old or new fairseq, or None without any."""
     model = (state.get("cfg") or {}).get("model") or state.get("args")
     if not model:
         return None
@@ -263,17 +261,17 @@ def model_arguments(state: Mapping[str, Any]) -> Namespace | None:
 
 
 def num_updates(state: dict[str, Any]) -> int:
-    """Return the updates that a checkpoint's model has been trained for."""
+    """Return the number of updates of a checkpoint."""
     history = state.get("optimizer_history") or [{}]
     return int(history[-1].get("num_updates", 0))
 
 
 def periodic_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints that fairseq wrote after an epoch or a number of updates."""
+    """Return the checkpoints that fairseq wrote at ends of epochs and intervals of updates."""
     return sorted(path for path in folder.glob("checkpoint*.pt") if _PERIODIC.fullmatch(path.name))
 
 
 def last_of(trainer: Any) -> Path:
-    """Return the checkpoint_last.pt of a trainer, under the name that --checkpoint-suffix gives."""
+    """Return a trainer's checkpoint_last.pt, with the suffix of --checkpoint-suffix."""
     name = LAST.replace(".pt", f"{trainer.checkpoint_suffix}.pt")
     return Path(trainer.cfg.checkpoint.save_dir) / name

@@ -1,7 +1,8 @@
-"""What fairseq 0.12 needs on today's Python and torch, and repairs of its faults, one a function.
+"""Adaptation of fairseq 0.12 to current Python, numpy and torch, and repairs of its faults.
 
-`apply` makes all of them when the plugin is imported. Faults of the training loop are repaired by
-DeepNetTrainer, and what half precision loses in a checkpoint by optim.fp32_state.
+`apply` makes all of them when the plugin is imported; each function repairs one fault.
+DeepNetTrainer repairs faults of the training loop, and optim.fp32_state the loss of precision in
+half-precision checkpoints.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from fairseq.file_io import PathManager
 from . import literals
 from .checkpoints import (
     copy_checkpoint,
-    is_known_whole,
+    is_verified,
     naming_damage,
     receiver,
     refuse_damaged,
@@ -49,8 +50,7 @@ from .errors import ConfigurationError, show_in_one_line
 
 FAIRSEQ: Final = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
 
-# Warnings about fairseq's own code that its users can do nothing about: category, start of the
-# message.
+# Warnings about fairseq's own code, which users cannot act on: category and start of the message.
 KNOWN_WARNINGS: tuple[tuple[type[Warning], str], ...] = (
     (FutureWarning, r"`torch\.cuda\.amp\.(autocast|GradScaler)"),
     (UserWarning, r"hydra\.experimental\.\w+\(\) is no longer experimental"),
@@ -62,15 +62,15 @@ KNOWN_WARNINGS: tuple[tuple[type[Warning], str], ...] = (
 )
 Around = TypeVar("Around", bound=Callable[..., Any])
 PACKAGES: Final = ("fairseq", "fairseq_cli", "examples")
-"""fairseq's top-level modules; its examples import one another by the last name."""
+"""fairseq's top-level modules. Its examples import one another by their last name."""
 PATIENCE: Final = 10.0
-"""Seconds that the threads which read batches ahead have at the end of a program."""
+"""Seconds for which a finished program waits for threads that prefetch batches."""
 
 
 def wrap(owner: Any, name: str) -> Callable[[Around], Around]:
-    """Let `around(original, *args)` stand for a function of a module, class or object.
+    """Replace a function of a module, class or object by `around(original, *args)`.
 
-    To be used as a decorator of `around`. The original of a class's method takes `self`.
+    Use it as a decorator of `around`. The original of a method takes `self`.
     """
 
     def replace(around: Around) -> Around:
@@ -88,7 +88,7 @@ def wrap(owner: Any, name: str) -> Callable[[Around], Around]:
 
 @functools.cache
 def apply() -> None:
-    """Make all repairs, once."""
+    """Apply all repairs, once per process."""
     show_in_one_line()
     require_fairseq()
     require_assertions()
@@ -107,19 +107,19 @@ def apply() -> None:
 
 
 def training_program() -> types.ModuleType | None:
-    """Return the module of fairseq-train; None in a program that trains by other means.
+    """Return the module of fairseq-train, or None in other programs.
 
-    It is not imported: that makes every program log to standard output.
+    It is not imported here, as importing it makes every program log to standard output.
     """
     modules = map(sys.modules.get, ("__main__", "fairseq_cli.train"))
     return next((module for module in modules if hasattr(module, "validate_and_save")), None)
 
 
 def require_fairseq() -> None:
-    """Refuse a fairseq that is known to compute something else; ImportError says what to install.
+    """Raise ImportError, with the command that installs the right one, for an unsupported fairseq.
 
-    fairseq 0.12.2 bypasses a layer's residual connection at inference (its fast path), so that
-    alpha is silently lost; and it cannot be imported on Python 3.11. Its repaired release has
+    The fast path of fairseq 0.12.2 bypasses the residual connection of a layer at inference, so
+    that alpha is silently lost; it also cannot be imported on Python 3.11. The repaired release has
     another name on PyPI.
     """
     try:
@@ -137,23 +137,24 @@ def require_fairseq() -> None:
 
 
 def require_assertions() -> None:
-    """Refuse a Python that skips assertions: fairseq copies checkpoints inside one.
+    """Refuse to run with assertions disabled, as fairseq copies checkpoints inside an assert.
 
-    Neither checkpoint_best.pt nor checkpoint_last.pt would be written, and the run would end well.
+    Without them, neither checkpoint_best.pt nor checkpoint_last.pt would be written, and the run
+    would appear to succeed.
     """
     if sys.flags.optimize:
         raise ConfigurationError(
             "Python skips assertions (PYTHONOPTIMIZE or -O), and fairseq saves checkpoints inside"
-            " one, so that none would be kept: unset PYTHONOPTIMIZE, leave out -O"
+            " one, so that none would be written: unset PYTHONOPTIMIZE, omit -O"
         )
 
 
 def parse_options() -> None:
     """Repair two faults of fairseq's parser.
 
-    It turns --bf16 into --tpu and then fails without torch_xla. And --total-num-update of
-    polynomial_decay, which is meant to default to --max-update, becomes "null", which its own
-    configuration refuses. fairseq imports a user-dir before it parses, so this is in time.
+    It converts --bf16 to --tpu and then fails without torch_xla. And --total-num-update of
+    polynomial_decay, which should default to --max-update, becomes "null", which fairseq's own
+    configuration refuses. fairseq imports a user-dir before it parses, so the repair is in time.
     """
 
     @wrap(fairseq.options, "parse_args_and_arch")
@@ -165,12 +166,12 @@ def parse_options() -> None:
         if getattr(namespace, "bf16", False):  # absent where defaults are suppressed
             words = args[0] if args else kwargs.get("input_args")
             namespace.tpu = "--tpu" in (sys.argv if words is None else words)
-        is_whole = not isinstance(parsed, tuple)  # else a first look at a part of the options
-        by_length = getattr(namespace, "lr_scheduler", None) == "polynomial_decay"
-        if is_whole and by_length and getattr(namespace, "total_num_update", "") is None:
+        is_complete = not isinstance(parsed, tuple)  # else only some options are parsed
+        is_polynomial = getattr(namespace, "lr_scheduler", None) == "polynomial_decay"
+        if is_complete and is_polynomial and getattr(namespace, "total_num_update", "") is None:
             if not namespace.max_update:
                 parser.error(
-                    "--lr-scheduler polynomial_decay needs to know when it ends; add"
+                    "--lr-scheduler polynomial_decay needs to know the last update; add"
                     " --total-num-update N, or --max-update N"
                 )
             namespace.total_num_update = namespace.max_update
@@ -178,11 +179,11 @@ def parse_options() -> None:
 
 
 def keep_every_sentence() -> None:
-    """Give back the sentences that fairseq's batching loses.
+    """Restore the sentences that fairseq drops when it builds batches.
 
-    Since 0.12.3 `batch_by_size` throws the last batch away if its size is no multiple of
-    --required-batch-size-multiple, 8 by default: the longest sentences are never trained on, and
-    fairseq-generate leaves up to a batch of the test set untranslated, without a word.
+    Since 0.12.3, `batch_by_size` drops the last batch if its size is not a multiple of
+    --required-batch-size-multiple, which is 8 by default. The longest sentences are never trained
+    on, and fairseq-generate silently leaves up to a batch of the test set untranslated.
     """
 
     @wrap(fairseq.data.data_utils, "batch_by_size")
@@ -195,7 +196,7 @@ def keep_every_sentence() -> None:
 
 
 class _FormerNumpy:
-    """numpy 2 with what fairseq uses of numpy 1."""
+    """numpy 2 with the functions of numpy 1 that fairseq calls."""
 
     compat = types.SimpleNamespace(long=np.int64)
 
@@ -208,10 +209,10 @@ class _FormerNumpy:
 
 
 def keep_former_numpy() -> None:
-    """Give fairseq the np.compat.long and np.percentile(interpolation=) that numpy 2 has no more.
+    """Provide np.compat.long and np.percentile(interpolation=), which numpy 2 removed, to fairseq.
 
-    Without them --sample-break-mode eos of the tasks for language models fails, and
-    --num-batch-buckets. numpy itself is left alone.
+    --sample-break-mode eos of language-modelling tasks and --num-batch-buckets need them. numpy
+        itself is not changed.
     """
     data = fairseq.data
     for module in (data.token_block_dataset, data.language_pair_dataset, data.data_utils):
@@ -219,10 +220,10 @@ def keep_former_numpy() -> None:
 
 
 def find_not_finite_modules() -> None:
-    """Let fairseq find the module that made a value NaN or infinite.
+    """Let fairseq identify the module that produced a NaN or infinite value.
 
-    It hangs torch's old backward hooks on every module, which fail where an output is a dictionary
-    of lists, as every encoder's is: then the error that the user sees is StopIteration.
+    It registers torch's old backward hooks on every module. They fail for outputs that are
+    dictionaries of lists, as those of encoders are, and the user sees only a StopIteration.
     """
 
     def add_hooks(self: Any, module: torch.nn.Module) -> None:
@@ -237,9 +238,10 @@ def find_not_finite_modules() -> None:
 
 
 def end_epochs_under_another_update_freq() -> None:
-    """Train on all batches that an epoch has left, in groups of as many as there are now.
+    """Train on all remaining batches of an epoch after a change of --update-freq.
 
-    fairseq rounds up at both ends: a batch is left out, the epoch never ends, and is repeated.
+    fairseq rounds up both the batches done and those remaining: one batch is left out, and the
+    epoch never ends and is repeated.
     """
 
     @wrap(GroupedIterator, "__init__")
@@ -261,11 +263,11 @@ def end_epochs_under_another_update_freq() -> None:
 
 
 class WholeFiles(PathManager):
-    """fairseq's access to files, with a copy that is whole."""
+    """fairseq's file access with atomic copies."""
 
     @staticmethod
     def copy(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
-        """Copy a checkpoint; `overwrite` is fairseq's, which always does."""
+        """Copy a checkpoint, replacing an existing file as fairseq does."""
         if not PathManager.supports_rename(dst_path):
             return PathManager.copy(src_path, dst_path, overwrite)
         copy_checkpoint(Path(src_path), Path(dst_path))
@@ -273,26 +275,26 @@ class WholeFiles(PathManager):
 
 
 def copy_checkpoints_whole() -> None:
-    """Copy a checkpoint onto checkpoint_best.pt and checkpoint_last.pt whole or not at all.
+    """Copy checkpoints to checkpoint_best.pt and checkpoint_last.pt atomically.
 
-    fairseq copies in place: a kill or a full disk leaves half a file, and a process that has mapped
-    the old one dies of SIGBUS.
+    fairseq copies in place: a kill or a full disk leaves a truncated file, and a process that has
+    mapped the old file dies of SIGBUS.
     """
     fairseq.checkpoint_utils.PathManager = WholeFiles
 
 
 def check_checkpoints() -> None:
-    """Read only checkpoints that are whole, finite and harmless.
+    """Load only checkpoints that are intact, finite and free of code.
 
-    fairseq compares no checksum, so that a flipped bit is another weight; and OmegaConf resolves
-    what a file asks of this machine's environment.
+    fairseq compares no checksums, so that a flipped bit silently changes a weight, and OmegaConf
+    resolves references to environment variables in the file.
     """
 
     @wrap(fairseq.checkpoint_utils, "load_checkpoint_to_cpu")
     def load_checkpoint_to_cpu(load: Any, path: str, *args: Any, **kwargs: Any) -> Any:
         receive = receiver()
         with naming_damage(path):
-            if not is_known_whole(path):
+            if not is_verified(path):
                 refuse_damaged(path)
             state = load(path, *args, **kwargs)
             config = state.get("cfg")
@@ -304,7 +306,7 @@ def check_checkpoints() -> None:
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Lets a module of fairseq begin with `eval` as it is here."""
+    """Loader that defines a safe `eval` in each fairseq module."""
 
     def exec_module(self, module: types.ModuleType) -> None:
         module.__dict__["eval"] = evaluate
@@ -312,7 +314,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class _Finder(importlib.machinery.PathFinder):
-    """Finds fairseq's modules that are imported from now on."""
+    """Finder of fairseq modules that are imported later."""
 
     @classmethod
     def find_spec(
@@ -330,9 +332,10 @@ class _Finder(importlib.machinery.PathFinder):
 
 
 def evaluate(value: object, *namespaces: object) -> Any:
-    """Return the value of a literal: what `eval` means in fairseq's modules, and nothing runs.
+    """Return the value of a literal; fairseq's modules call this as `eval`. No code is run.
 
-    Raises ConfigurationError for what is no literal, TypeError, as eval does, for what is no text.
+    Raises ConfigurationError if the text is not a literal, and TypeError, as eval does, if the
+    value is not a string.
     """
     if not isinstance(value, str):
         raise TypeError(f"a literal is text, not {type(value).__name__}")
@@ -340,10 +343,10 @@ def evaluate(value: object, *namespaces: object) -> Any:
 
 
 def evaluate_only_literals() -> None:
-    """Replace `eval` in fairseq, which it calls on options of models, optimisers and data sets.
+    """Replace `eval` in fairseq, which calls it on options of models, optimisers and data sets.
 
-    They come out of checkpoints, configs and data folders, and torch's weights-only loading does
-    not protect from that: the payload is a plain string.
+    These options come from checkpoints, configs and data folders. torch's weights-only loading does
+    not protect against them, because the payload is a plain string.
     """
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in PACKAGES and isinstance(module, types.ModuleType):
@@ -360,10 +363,10 @@ def quote_file_names() -> None:
 
 
 def end_readers() -> None:
-    """End the threads that read batches ahead, so that a finished program exits with status 0.
+    """Stop the threads that prefetch batches, so that a finished program exits with status 0.
 
-    Where Python stops such a thread within C++, the program ends with "terminate called without an
-    active exception", status -6, after everything was computed and printed.
+    If Python stops such a thread inside C++, the program ends with "terminate called without an
+    active exception", status -6, after all output is complete.
     """
     until = time.monotonic() + PATIENCE
     for reader in threading.enumerate():
@@ -372,6 +375,6 @@ def end_readers() -> None:
         reader._max_len = 0  # ends after the batch at hand
         while reader.is_alive() and time.monotonic() < until:
             try:
-                reader._queue.get(timeout=0.05)  # it may wait for room
+                reader._queue.get(timeout=0.05)  # it may be blocked on a full queue
             except queue.Empty:
                 continue

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, locked, and named as a person would name them."""
+"""Atomic writing and locking of files, and the project's folders."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, cast
 
 PACKAGE: Final = Path(__file__).resolve().parent
-"""This package, for fairseq's --user-dir: valid from every working directory."""
+"""This package, as an absolute path for fairseq's --user-dir."""
 _IS_CLONE: Final = (PACKAGE.parent / "configs" / "base.yaml").is_file()
 ROOT: Final = PACKAGE.parent if _IS_CLONE else Path.cwd()
-"""Folder of runs/ and data/: the clone, or the working folder of an installed package."""
+"""Parent of runs/ and data/: the clone, or the working folder for an installed package."""
 RESOURCES: Final = PACKAGE.parent if _IS_CLONE else PACKAGE
-"""Folder of configs/ and data/sample/, which setup.py installs inside the package."""
+"""Parent of configs/ and data/sample/, which setup.py installs inside the package."""
 
 
 def shown(path: Path) -> str:
-    """Return a path as a person would write it: relative to the project where it lies inside."""
+    """Return a path relative to the project if it is inside, and an absolute path otherwise."""
     resolved = path.resolve()
     return str(resolved.relative_to(ROOT)) if resolved.is_relative_to(ROOT) else str(resolved)
 
 
 def inside_project(path: Path | str) -> Path:
-    """Return a path as given where it is absolute or there; otherwise, from the project's root."""
+    """Return an absolute or existing path unchanged, and any other relative to the project."""
     path = Path(path)
     return path if path.is_absolute() or path.exists() else ROOT / path
 
 
 def say(text: str) -> None:
-    """Print a line for people on standard error; standard output is for results."""
+    """Print a line on standard error; standard output is for results."""
     print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Make an error of the file system name a file, which that of a full disk does not."""
+    """Add the file's name to file-system errors that lack it, such as that of a full disk."""
     try:
         yield
     except OSError as error:
@@ -52,7 +52,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Yield where to write a file that is to be there whole or not at all; it is renamed then."""
+    """Yield a temporary path to write to; it then replaces `path` atomically."""
     part = path.with_name(path.name + ".part")
     try:
         with naming(path):
@@ -64,7 +64,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder to fill; at the end it takes the place of `folder`. Else it goes."""
+    """Yield an empty folder to fill; it replaces `folder` at the end unless an error occurs."""
     part = folder.with_name(folder.name + ".part")
     remove(part)
     part.mkdir(parents=True)
@@ -76,7 +76,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def put_folder_in_place(part: Path, folder: Path) -> None:
-    """Give a folder that is filled its name; what had it, a file or a folder, is removed last."""
+    """Rename a complete folder to its final name; a previous file or folder is removed last."""
     old = replaced(folder)
     remove(old)
     if folder.exists():
@@ -86,12 +86,12 @@ def put_folder_in_place(part: Path, folder: Path) -> None:
 
 
 def replaced(folder: Path) -> Path:
-    """Return the name of what a folder takes the place of, until it has: one that is nobody's."""
+    """Return the temporary name of a folder that is being replaced."""
     return folder.with_name(f".{folder.name}.replaced")
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a link, where there is one, or as much of a folder as can be removed."""
+    """Remove a file or link if it exists, or as much of a folder as possible."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -99,32 +99,32 @@ def remove(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all."""
+    """Write a text file atomically."""
     with whole(path) as part:
         part.write_text(text, encoding="utf-8")
 
 
 def put_in_place(part: Path, path: Path) -> None:
-    """Give a file that is written out its name; what had it is replaced, and never half a file.
+    """Rename a complete file to its final name, replacing a previous one atomically.
 
-    The bytes are on the disk before the name is, so that a power cut leaves the old file or the new
-    one; a process that reads or maps the old one keeps it.
+    Its bytes are flushed to disk before the rename, so that a power cut leaves the old file or the
+    new one. Processes that have opened or mapped the old file keep it.
     """
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # some file systems have no such thing
+        with contextlib.suppress(OSError):  # not supported by some file systems
             os.fsync(folder)
     finally:
         os.close(folder)
 
 
 def try_lock(file: IO[Any] | int) -> bool:
-    """Lock an open file or folder for this process; False if another process has it locked.
+    """Lock an open file or folder for this process; return False if another process holds it.
 
-    The lock goes with the process, however it ends. Raises OSError where there are no locks.
+    The lock ends with the process. Raises OSError on file systems without locks.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,9 +135,10 @@ def try_lock(file: IO[Any] | int) -> bool:
 
 @contextmanager
 def locked(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to read and append, and lock it; BlockingIOError if another process holds it.
+    """Open a file for reading and appending, and lock it.
 
-    That process may remove or rename it: the file that is locked is the one of that name.
+    Raises BlockingIOError if another process holds the lock. As that process may remove or rename
+    the file, the locked file is checked to be the one with this name.
     """
     while True:
         with path.open("a+b") as file:
@@ -149,5 +150,5 @@ def locked(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write a JSON file so that it is there whole or not at all."""
+    """Write a JSON file atomically."""
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

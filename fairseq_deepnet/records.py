@@ -1,7 +1,7 @@
-"""JSON records of this project, read with the keys that a reader needs; files that must not change.
+"""JSON records, and digests that detect changed files.
 
-A record is written whole (files.write_json). One that was cut off or edited into something else is
-a ValueError that names the file and the remedy, never a traceback.
+Records are written atomically. A damaged record raises a ValueError that names the file and the
+remedy.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any, Final
 from .files import PACKAGE, shown, write_json
 
 Keys = Mapping[str, type | tuple[type, ...]]
-"""Key that a record must have -> type of its value."""
+"""Required keys of a record, with the types of their values."""
 NUMBER: Final = (int, float)
 
 
 def strict(value: Any, digits: int = 17) -> Any:
-    """Return a value as strict JSON holds it: what is not finite is a word, "nan" or "-inf"."""
+    """Return a value for strict JSON: non-finite numbers become words such as "nan" and "-inf"."""
     if isinstance(value, dict):
         return {key: strict(item, digits) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -37,19 +37,19 @@ def strict(value: Any, digits: int = 17) -> Any:
 
 
 def write_record(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a record as JSON, whole or not at all."""
+    """Write a record as JSON, atomically."""
     write_json(path, dict(content))
 
 
 def read_record(path: Path, required: Keys | None = None, remedy: str = "") -> dict[str, Any]:
-    """Read a JSON object that has the required keys; ValueError for anything else.
+    """Return a JSON object with the required keys; raise ValueError for anything else.
 
     Args:
-        remedy: what a user can do about a damaged record: "remove it to ...".
+        remedy: advice for a damaged record, such as "remove it to ...".
     """
     try:
         content = json.loads(path.read_bytes())
-        fault = lacking(content, required or {})
+        fault = fault_of(content, required or {})
     except (ValueError, RecursionError) as error:
         fault = f"it is not JSON ({error})"
     if fault:
@@ -57,8 +57,8 @@ def read_record(path: Path, required: Keys | None = None, remedy: str = "") -> d
     return dict(content)
 
 
-def lacking(content: Any, required: Keys) -> str:
-    """Return what keeps a value from being a record with these keys; empty where nothing does."""
+def fault_of(content: Any, required: Keys) -> str:
+    """Return the first fault of a value as a record with these keys; empty if it has none."""
     if not isinstance(content, Mapping):
         return "it is not a JSON object"
     wrong = [key for key, kind in required.items() if not isinstance(content.get(key), kind)]
@@ -66,17 +66,17 @@ def lacking(content: Any, required: Keys) -> str:
 
 
 def record_of(path: Path, request: Any, remedy: str) -> dict[str, Any] | None:
-    """Return the record in a file where it is of this request; None otherwise."""
+    """Return the record in a file if it answers this request, and None otherwise."""
     record = read_record(path, remedy=remedy) if path.is_file() else {}
     return record if record.get("request") == request else None
 
 
 def refuse_changed(folder: Path, files: Any, names: Iterable[str], record: Path) -> None:
-    """Raise ValueError for the first file that has changed since it was recorded, or is gone.
+    """Raise ValueError for the first file that has changed or disappeared since it was recorded.
 
     Args:
-        files: SHA-256 by name, as `record` has it; names that it does not hold are passed over.
-        names: those to be compared.
+        files: SHA-256 by name, from `record`; names that are not in it are skipped.
+        names: names to compare.
     """
     if not isinstance(files, Mapping):
         return
@@ -86,11 +86,13 @@ def refuse_changed(folder: Path, files: Any, names: Iterable[str], record: Path)
         if recorded is None:
             continue
         if not path.is_file():
-            raise ValueError(f"{shown(path)} is gone, and {shown(record)} lists it; copy it again")
+            raise ValueError(
+                f"{shown(path)} is missing, although {shown(record)} lists it; copy it again"
+            )
         if _known_sha256(path, path.stat().st_size, path.stat().st_mtime_ns) != recorded:
             raise ValueError(
-                f"{shown(path)} is damaged or another file than {shown(record)} recorded"
-                f" (SHA-256 {str(recorded)[:12]}...): copy it again from where it was made"
+                f"{shown(path)} differs from the file recorded in {shown(record)}"
+                f" (SHA-256 {str(recorded)[:12]}...): copy it again from its source"
             )
 
 
@@ -111,7 +113,7 @@ _DISTRIBUTIONS: Final = (
 
 
 def sha256(path: Path) -> str | None:
-    """Return the digest of a file; None where it is not there."""
+    """Return the digest of a file, or None if it does not exist."""
     if not path.is_file():
         return None
     with path.open("rb") as stream:
@@ -119,7 +121,7 @@ def sha256(path: Path) -> str | None:
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
-    """Return the identity of a file's content, which a copy of it shares."""
+    """Return the identity of a file's content, which copies share."""
     status = path.stat()
     return {
         "bytes": status.st_size,
@@ -128,12 +130,12 @@ def fingerprint(path: Path) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str | None]:
-    """Return versions of what a result depends on; None for what is not installed."""
+    """Return the versions of software that a result depends on; None for packages not installed."""
     return {"python": platform.python_version()} | {n: installed(n) for n in _DISTRIBUTIONS}
 
 
 def installed(name: str) -> str | None:
-    """Return the version of a distribution; None where it is not installed."""
+    """Return the version of a distribution, or None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -141,17 +143,17 @@ def installed(name: str) -> str | None:
 
 
 def now() -> str:
-    """Return the time as records write it."""
+    """Return the current time in the format of records."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def made_now() -> dict[str, Any]:
-    """Return the versions, the commit and the time of a record."""
+    """Return the versions, commit and time of a record."""
     return {"versions": versions(), "git": git_revision(), "made": now()}
 
 
 def git_revision() -> str | None:
-    """Return the project's commit, with `+changes` where files differ from it; None outside git."""
+    """Return the project's commit, with `+changes` for modified files; None outside git."""
     if not (PACKAGE.parent / ".git").exists():
         return None  # an installed package may lie inside another repository
     command = ["git", "-C", str(PACKAGE), "describe", "--always", "--abbrev=40", "--dirty=+changes"]

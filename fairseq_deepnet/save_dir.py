@@ -1,10 +1,9 @@
-"""The folder of a training's checkpoints: of one training at a time, resumed from the newest."""
+"""The folder of a run's checkpoints, which one run at a time uses and resumes from."""
 
 from __future__ import annotations
 
 import logging
 import os
-import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,16 +23,17 @@ from .observers import broadcast_from_rank0
 
 logger = logging.getLogger(__name__)
 
+REPAIRED: Final = "is damaged, missing or not the newest: resuming from"
 _LOCKS: Final[dict[Path, int]] = {}
-"""Folders that this process has locked: their descriptors, which are open until it ends."""
+"""Folders locked by this process, with descriptors that stay open until it ends."""
 
 
 def prepare_save_dir(trainer: Any) -> None:
-    """Lock --save-dir and repair its checkpoint_last.pt, on rank 0; all ranks fail with it.
+    """Lock --save-dir and repair its checkpoint_last.pt on rank 0; errors are raised on all ranks.
 
     Raises:
-        ConfigurationError: if another training writes there, if --restore-file does not exist, or
-            if checkpoint_last.pt is damaged and no other checkpoint can be resumed from.
+        ConfigurationError: if another run writes there, if --restore-file does not exist, or if
+            checkpoint_last.pt is damaged and no other checkpoint can be resumed from.
     """
     failure = None
     if trainer.data_parallel_rank == 0:
@@ -64,10 +64,12 @@ def _prepare(trainer: Any) -> None:
         is_kept_up = not cfg.no_last_checkpoints
         newest = repair_last(folder, starts_elsewhere, is_kept_up)
         if newest is not None:
-            reason = why_repaired(newest, is_kept_up)
-            logger.warning("%s %s; to begin again, give another --save-dir", folder / LAST, reason)
+            logger.warning(
+                "%s %s %s; to start over, use another --save-dir",
+                *(folder / LAST, REPAIRED, newest.name),
+            )
         for part in folder.glob("checkpoint*.pt.part"):
-            part.unlink(missing_ok=True)  # a killed run's
+            part.unlink(missing_ok=True)  # left by a killed run
 
 
 def _lock(folder: Path) -> None:
@@ -78,83 +80,73 @@ def _lock(folder: Path) -> None:
     if not try_lock(descriptor):
         os.close(descriptor)
         raise ConfigurationError(
-            f"--save-dir {folder}: another training writes here; give another folder"
+            f"--save-dir {folder}: another run writes here; use another folder"
         )
     _LOCKS[folder.resolve()] = descriptor
 
 
 def _warn_of_overwriting(restore_file: str, last: Path) -> None:
-    """Warn if a training that has come farther begins with a checkpoint from elsewhere."""
+    """Warn if --restore-file will overwrite the checkpoints of a run with more updates."""
     if not last.is_file() or Path(restore_file).resolve().parent == last.resolve().parent:
         return
     try:
         updates = num_updates(load_checkpoint(last))
     except ValueError:
-        return  # damaged: there is nothing to lose
+        return  # damaged, so nothing is lost
     if updates:
         logger.warning(
-            "--restore-file %s: the training begins there, and will overwrite update %d of %s; give"
+            "--restore-file %s: the run starts there and will overwrite update %d of %s; use"
             " --restore-file %s to resume from that",
             *(restore_file, updates, last, LAST),
         )
 
 
-def why_repaired(newest: Path, is_kept_up: bool) -> str:
-    """Return the message about a checkpoint_last.pt that `repair_last` has replaced."""
-    if is_kept_up:
-        return f"is damaged, missing or not the newest: resuming from {newest.name}"
-    return f"is not the newest: resuming from {newest.name}"
+def _is_outdated(last: Path, updates: int) -> bool:
+    """Return True if a checkpoint with more updates was written after checkpoint_last.pt.
 
-
-def _is_older_than_another(last: Path, made: int) -> bool:
-    """Tell whether a checkpoint of more updates was written after checkpoint_last.pt.
-
-    fairseq copies a new checkpoint onto it in the end. The time of the last change of status also
-    covers `cp -p old.pt checkpoint_last.pt`, by which people go back on purpose.
+    fairseq copies a new checkpoint to it last. The time of the last status change also covers
+    `cp -p old.pt checkpoint_last.pt`, a deliberate way to go back.
     """
     changed = last.stat().st_ctime_ns
-    later = [p for p in periodic_checkpoints(last.parent) if p.stat().st_ctime_ns > changed]
-    # the name of checkpoint_2_4000.pt has its updates; of checkpoint1.pt, ... the last counts
-    updates = [re.fullmatch(r"checkpoint_\d+_(\d+)\.pt", path.name) for path in later]
-    if any(match and int(match[1]) > made for match in updates):
-        return True
-    epochs = {int(path.stem[10:]): path for path in later if path.stem[10:].isdigit()}
-    try:
-        return bool(epochs) and num_updates(load_checkpoint(epochs[max(epochs)])) > made
-    except ValueError:  # half a file, which is not resumed from
-        return False
+    for path in periodic_checkpoints(last.parent):
+        try:
+            if path.stat().st_ctime_ns > changed and num_updates(load_checkpoint(path)) > updates:
+                return True
+        except ValueError:  # truncated, so it cannot be resumed from
+            continue
+    return False
 
 
 def repair_last(folder: Path, only_damaged: bool = False, is_kept_up: bool = True) -> Path | None:
-    """Put the newest whole checkpoint in the place of a checkpoint_last.pt that cannot be read, or
-    that is older than others: because the training does not keep it up (--no-last-checkpoints), or
-    because it was killed while it copied a new checkpoint there.
+    """Replace a checkpoint_last.pt that is damaged or outdated by the newest intact checkpoint.
 
-    With `only_damaged` a folder that has no checkpoint_last.pt is left alone. Returns the
-    checkpoint that was taken; None where there is nothing to mend, or nothing to resume from.
-    Raises ValueError if checkpoint_last.pt is damaged and there is no other to resume from.
+    It is outdated if the run does not write it (--no-last-checkpoints) or was killed before the
+    copy. With `only_damaged`, a missing checkpoint_last.pt is not replaced. Returns the checkpoint
+    that was copied, or None if no repair is needed or possible.
+
+    Raises ValueError if checkpoint_last.pt is damaged and no other checkpoint can be resumed from.
     """
     last = folder / LAST
-    damage, made = None, 0
+    damage, updates = None, 0
     if last.is_file():
         try:
-            made = num_updates(load_checkpoint(last, entire=True))
-            if is_kept_up and not _is_older_than_another(last, made):
+            updates = num_updates(load_checkpoint(last, entire=True))
+            if is_kept_up and not _is_outdated(last, updates):
                 return None
         except ValueError as error:
             damage = error
     elif only_damaged:
         return None
-    found: dict[int, Path] = {}
+    candidates: dict[int, Path] = {}
     for path in [*periodic_checkpoints(folder), *sorted(folder.glob("checkpoint[_.]best*.pt"))]:
         try:
             state = load_checkpoint(path, entire=True)
         except (ValueError, FileNotFoundError):
             continue
-        if state.get("last_optimizer_state") is not None and num_updates(state) > made:
-            found.setdefault(num_updates(state), path)
-    if found:
-        newest = found[max(found)]
+        if state.get("last_optimizer_state") is not None and num_updates(state) > updates:
+            candidates.setdefault(num_updates(state), path)
+    if candidates:
+        newest = candidates[max(candidates)]
         copy_checkpoint(newest, last)
         return newest
     if damage is not None:

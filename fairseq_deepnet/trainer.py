@@ -1,6 +1,6 @@
-"""DeepNetTrainer: fairseq's trainer with observers, safe checkpoints, and a bit-equal resume.
+"""fairseq's trainer with observers, atomic checkpoints and bit-equal resumption.
 
-It takes the place of fairseq's trainer for every architecture that is trained with the plugin.
+DeepNetTrainer replaces fairseq's trainer for every architecture that is trained with the plugin.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from .save_dir import prepare_save_dir
 logger = logging.getLogger(__name__)
 
 SHARDS: Final = "num_shards"
-"""Key of a saved epoch iterator: processes that shared the batches."""
+"""Key of a saved epoch iterator: number of processes that shared the batches."""
 PATIENCE: Final = "patience"
-"""Key of a checkpoint's extra state: what --patience counts."""
+"""Key of a checkpoint's extra state: the counters of --patience."""
 CHECKPOINT_TIMEOUT: Final = timedelta(hours=6)
-"""Time for which processes wait while another reads or writes a checkpoint. Other collectives time
-out after minutes: 10 with NCCL, 30 with gloo."""
+"""Limit on waiting while another process reads or writes a checkpoint. Other collectives time out
+after 10 (NCCL) or 30 (gloo) minutes."""
 BAD_EPOCHS: Final = "num_bad_epochs"
 """Key of the state of reduce_lr_on_plateau, which fairseq does not save."""
 
 
 @dataclass(frozen=True)
 class SavedEpoch:
-    """The epoch iterator of a preempted training, as fairseq's validate_and_save reads it."""
+    """Epoch iterator of a preempted run, with the interface that validate_and_save uses."""
 
     epoch: int
     is_over: bool
@@ -66,12 +66,12 @@ class SavedEpoch:
 
 
 class DeepNetTrainer(fairseq.trainer.Trainer):
-    """fairseq's trainer; a ShardedTrainer where --ddp-backend asks for one.
+    """fairseq's trainer, or a ShardedTrainer if --ddp-backend selects one.
 
     Attributes:
         epoch_itr: iterator over the training data; None before the checkpoint is loaded.
-        saved: updates that checkpoints on the disk contain.
-        of_sharded: class for sharded models, which sharding.trainer sets.
+        saved: number of updates in the newest checkpoint on disk.
+        of_sharded: class for sharded models, set by sharding.trainer.
     """
 
     of_sharded: ClassVar[type[DeepNetTrainer] | None] = None
@@ -84,7 +84,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None
     ) -> None:
         self.refuse_options(cfg, model, criterion)
-        # the other ranks could not read what rank 0 sends of it: torch loads only weights
+        # other ranks cannot load rank 0's broadcast of it: torch loads only weights
         cfg.checkpoint.load_checkpoint_on_all_dp_ranks = True
         super().__init__(cfg, task, model, criterion, quantizer)
         self.epoch_itr: Any = None
@@ -108,15 +108,15 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
                 cfg.distributed_training.use_sharded_state
             ),
         }
-        for message, is_given in refused.items():
-            if is_given:
+        for message, is_set in refused.items():
+            if is_set:
                 raise ConfigurationError(f"not supported: {message}")
         if common.cpu and common.fp16:
             try:
                 torch.cuda.current_device()  # where fairseq puts fp32 weights
             except (AssertionError, RuntimeError) as error:
                 raise ConfigurationError(
-                    "--fp16 needs a GPU: on a CPU give --bf16, or neither"
+                    "--fp16 needs a GPU; on a CPU, use --bf16 or neither"
                 ) from error
 
     def _build_optimizer(self) -> None:
@@ -124,7 +124,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         improve(self._optimizer)
 
     def wrap_model(self) -> None:
-        """Do nothing: ShardedTrainer splits the model here, before observers see it."""
+        """Do nothing; ShardedTrainer shards the model here, before observers are built."""
 
     # Updates
 
@@ -162,19 +162,19 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         return outputs, sums
 
     def notify(self, event: str, *args: Any) -> None:
-        """Call all observers; one that fails is switched off, because no training may end by it."""
+        """Call all observers. One that raises is switched off, so that it cannot end the run."""
         for observer in tuple(self.observers):
             try:
                 getattr(observer, event)(self, *args)
             except Exception:
                 name = type(observer).__name__
-                logger.warning("%s has failed and is off from here on", name, exc_info=True)
+                logger.warning("%s has failed and is switched off", name, exc_info=True)
                 self.observers.remove(observer)
                 observer.detach()
 
     @property
     def preemption(self) -> preemption.Preemption | None:
-        """The observer that ends the training when a signal asks for it."""
+        """Observer that ends the run after a signal."""
         observers = [o for o in self.observers if isinstance(o, preemption.Preemption)]
         return observers[0] if observers else None
 
@@ -189,10 +189,10 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         shard_batch_itr: bool = True,
         disable_iterator_cache: bool = False,
     ) -> Any:
-        """Return the iterator over the training data, with batches that depend on no interruption.
+        """Return the iterator over the training data, with batches that no interruption changes.
 
-        fairseq makes the batches that serve all epochs under the seed of the epoch in which the
-        process began, and workers and order of such an iterator stay those of its first epoch.
+        fairseq builds batches that serve all epochs with the seed of the epoch in which the process
+        started, and the iterator's workers and order stay those of its first epoch.
         """
         task, data = self.task, self.cfg.dataset
         if load_dataset:
@@ -234,7 +234,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         return state
 
     def save_checkpoint(self, filename: str, extra_state: dict[str, Any]) -> str | None:
-        """Save all that a resume needs, whole or not at all."""
+        """Write a checkpoint with everything that a resumed run needs, atomically."""
         if not self.should_save_checkpoint_on_current_rank:
             return None
         extra = {**extra_state, PATIENCE: dict(_patience())}
@@ -266,7 +266,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         self.is_saving = True
 
     def save_now(self, filename: str) -> None:
-        """Save what fairseq would save at this point, between two of its own checkpoints."""
+        """Save the checkpoint that fairseq would write now, between two of its own."""
         saver = fairseq.checkpoint_utils.save_checkpoint
         extra = {"train_iterator": self.epoch_itr.state_dict(), "val_loss": None}
         if hasattr(self.task, "get_checkpoint_dict"):
@@ -287,8 +287,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
     ) -> dict[str, Any] | None:
         """Load a checkpoint of the same scheme, dictionaries and shapes.
 
-        Options of the optimiser that are given on the command line hold, instead of those that the
-        checkpoint records.
+        Options of the optimiser from the command line override those in the checkpoint.
         """
         from .models.other_scheme import refuse_other_scheme  # imports the registered models
 
@@ -302,7 +301,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         self.saved = self.get_num_updates()
         if extra is not None:
             if not reset_optimizer:
-                self._apply_given_options(optimizer_overrides or {})
+                self._apply_options(optimizer_overrides or {})
             if not reset_lr_scheduler and self.get_num_updates():
                 self._restore_schedule(extra)
             if not (self.cfg.checkpoint.reset_dataloader or self.starts_over(filename)):
@@ -315,14 +314,16 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         return extra
 
     def before_reading(self, filename: str) -> None:
-        """Do nothing: every process reads the checkpoint itself."""
+        """Do nothing; every process reads the checkpoint itself."""
 
     def starts_over(self, filename: str) -> bool:
-        """Tell whether a checkpoint gives this training only its weights."""
+        """Return True if this run takes only the weights of a checkpoint."""
         return bool(filename == self.cfg.checkpoint.finetune_from_model)
 
     def _refuse_other_dictionaries(self, filename: str, reset_optimizer: bool) -> None:
-        """Raise ConfigurationError where the weights belong to other words; else warn."""
+        """Raise ConfigurationError if the checkpoint has other dictionaries; warn with a new
+        optimiser.
+        """
         path = Path(filename)
         if not path.is_file():
             return
@@ -331,37 +332,39 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         others = [side for side in before if side in now and before[side] != now[side]]
         if not others:
             return
-        text = f"{path} was trained with another {others[0]} dictionary than the data folder's"
+        text = (
+            f"{path} was trained with another {others[0]} dictionary than that of the data folder"
+        )
         if not reset_optimizer:
-            raise ConfigurationError(f"{text}; train on the folder of that training")
+            raise ConfigurationError(f"{text}; use the data folder of that run")
         if self.is_data_parallel_master:
-            say(f"fairseq_deepnet: warning: {text}: its embeddings are taken for other words")
+            say(f"fairseq_deepnet: warning: {text}: its embeddings are used for other words")
 
-    def _apply_given_options(self, overrides: dict[str, Any]) -> None:
-        """Set --adam-eps, --weight-decay and the like as given; the schedule sets --lr."""
+    def _apply_options(self, overrides: dict[str, Any]) -> None:
+        """Apply --adam-eps, --weight-decay and the like; the schedule applies --lr."""
         try:
-            given = dict(self.optimizer.optimizer_config)
-        except NotImplementedError:  # optimisers that fairseq composes of others
+            options = dict(self.optimizer.optimizer_config)
+        except NotImplementedError:  # optimisers that fairseq composes from others
             return
-        given.pop("lr", None)
+        options.pop("lr", None)
         for group in self.optimizer.param_groups:
-            group.update({k: v for k, v in (given | overrides).items() if k in group})
+            group.update({k: v for k, v in (options | overrides).items() if k in group})
 
     def _restore_schedule(self, extra: dict[str, Any]) -> None:
-        """Tell the schedule the last validation loss, and reduce_lr_on_plateau its bad epochs.
+        """Restore the schedule's last validation loss and the bad epochs of reduce_lr_on_plateau.
 
-        fairseq saves at the end of an epoch, and calls the schedule with the loss afterwards.
+        fairseq saves at the end of an epoch and only then passes the loss to the schedule.
         """
         plateau: Any = getattr(self.lr_scheduler, "lr_scheduler", None)
         if hasattr(plateau, BAD_EPOCHS):
             schedule = self._optim_history[-1]["lr_scheduler_state"]
             plateau.num_bad_epochs = schedule.get(BAD_EPOCHS, 0)
-        begun, loss = extra["train_iterator"], extra.get("val_loss")
-        if loss is not None and begun.get("iterations_in_epoch") == 0:
-            self.lr_step(begun["epoch"] - 1, loss)
+        iterator, loss = extra["train_iterator"], extra.get("val_loss")
+        if loss is not None and iterator.get("iterations_in_epoch") == 0:
+            self.lr_step(iterator["epoch"] - 1, loss)
 
     def resume(self, load: Callable[..., tuple[Any, Any]], **options: Any) -> tuple[Any, Any]:
-        """Load the newest checkpoint with fairseq's `load`, and do what it leaves out."""
+        """Load the newest checkpoint with fairseq's `load`, and restore the state that it omits."""
         cfg = self.cfg.checkpoint
         prepare_save_dir(self)
         is_finetuned = bool(cfg.finetune_from_model) and not last_of(self).exists()
@@ -371,17 +374,17 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         elif state is not None and not (cfg.reset_optimizer or cfg.reset_meters):
             _patience().update(state.get(PATIENCE, {}))
             if not cfg.reset_dataloader and preemption.OWED in state:
-                self._validate_what_is_owed(state)
+                self._validate_owed(state)
         reason = self._why_over()
         if reason:
-            logger.info("%s: nothing to do", reason)
+            logger.info("%s: no update remains", reason)
             self.cfg.optimization.max_epoch = -1
         return state, epoch_itr
 
-    def _validate_what_is_owed(self, state: dict[str, Any]) -> None:
-        """Validate and save where a signal ended the training before fairseq did so.
+    def _validate_owed(self, state: dict[str, Any]) -> None:
+        """Validate and save if a signal ended the run before fairseq did so.
 
-        fairseq validates and saves after an update; a resumed training begins with the next one.
+        fairseq validates and saves after an update, and a resumed run starts with the next update.
         """
         program: Any = training_program()
         if program is None:
@@ -394,36 +397,38 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         )
         if epoch.is_over:
             self.lr_step(epoch.epoch, losses[0])
-        if ends:  # fairseq asks only after an update
+        if ends:  # fairseq checks only after an update
             self.cfg.optimization.max_epoch = -1
 
     def _why_over(self) -> str:
-        """Return why this training has no update left; empty if it has some.
+        """Return the reason why no update remains; empty if updates remain.
 
-        fairseq asks for these limits only after an update.
+        fairseq checks these limits only after an update.
         """
         limits, patience = self.cfg.optimization, self.cfg.checkpoint.patience
         updates, hours = self.get_num_updates(), self._previous_training_time / 3600
         if limits.max_update and updates >= limits.max_update:
-            return f"update {updates} of --max-update {limits.max_update} is made already"
+            return f"update {updates} of --max-update {limits.max_update} is done"
         if 0 < limits.stop_time_hours < hours:
-            return f"--stop-time-hours {limits.stop_time_hours:g} are over: {hours:.2f} were used"
+            return (
+                f"--stop-time-hours {limits.stop_time_hours:g} have passed: {hours:.2f} were used"
+            )
         if 0 < patience <= _patience().get("num_runs", 0):
             return f"--patience {patience} has ended this training"
         return ""
 
     def after_update(self, epoch_itr: Any) -> None:
-        """Called when fairseq has logged an update, before it validates and saves."""
+        """Handle an update that fairseq has logged, before it validates and saves."""
         self.epoch_itr = epoch_itr
         if self.preemption is not None:
             self.preemption.logged()
 
 
 def place_in_epoch(state: dict[str, Any], processes: int, is_grouped: bool) -> dict[str, Any]:
-    """Return a saved epoch iterator for this number of processes, behind the batches of all.
+    """Return the state of an epoch iterator for this number of processes, after the batches of all.
 
-    fairseq counts the batches of one process, so that another number of processes would leave
-    sentences out or train on them twice.
+    fairseq counts the batches of one process. With another number of processes it would skip
+    sentences or train on them twice.
     """
     before = state.get(SHARDS, processes)
     if before == processes:
@@ -433,18 +438,18 @@ def place_in_epoch(state: dict[str, Any], processes: int, is_grouped: bool) -> d
         raise ConfigurationError(
             f"--grouped-shuffling: the batches of this epoch are ordered for {before} processes,"
             f" and {processes} cannot resume within it; resume with {before} until it ends, or"
-            " begin the data again: --reset-dataloader"
+            " restart the data with --reset-dataloader"
         )
     if batches % processes:
         logger.warning(
-            "%d batches of the epoch were made by %d processes: %d of them are made again",
+            "the epoch's first %d batches were trained on by %d processes: %d are repeated",
             *(batches, before, batches % processes),
         )
     return {**state, "iterations_in_epoch": batches // processes}
 
 
 def _patience() -> dict[str, Any]:
-    """Return what fairseq-train counts for --patience: attributes of a function of its own."""
+    """Return the counters of --patience, which fairseq-train keeps as attributes of a function."""
     program = training_program()
     return vars(program.should_stop_early) if program else {}
 
@@ -452,14 +457,14 @@ def _patience() -> dict[str, Any]:
 def build_observers(trainer: DeepNetTrainer) -> list[Observer]:
     """Return the observers of a new trainer.
 
-    Preemption covers every model; monitor, watch and the warnings about the learning-rate schedule
-    need the options of our models.
+    Preemption covers every model. The monitor, the divergence watch and warnings about the
+    learning-rate schedule need the options of our models.
     """
     observers: list[Observer] = []
     if hasattr(trainer.cfg.model, "residual_scheme"):
         observers += _build_instruments(trainer)
     if preemption.is_listening():
-        # the last: all that the others keep of an update is written before it ends the training
+        # last, so that the others have written their records before it ends the run
         observers.append(preemption.Preemption(trainer))
     return observers
 
@@ -473,19 +478,19 @@ def _build_instruments(trainer: DeepNetTrainer) -> list[Observer]:
             logger.warning(warning)
     settings = monitor_settings(cfg.model)
     if settings is not None and cfg.distributed_training.ddp_backend == FULLY_SHARDED:
-        lacking = [name for name in settings.quantities if name not in OF_SPLIT]
+        unavailable = [name for name in settings.quantities if name not in OF_SPLIT]
         available = tuple(name for name in settings.quantities if name in OF_SPLIT)
         settings = replace(settings, quantities=available) if available else None
-        if lacking:
-            logger.warning("not monitored, as the model is sharded: %s", ", ".join(lacking))
+        if unavailable:
+            logger.warning("not monitored because the model is sharded: %s", ", ".join(unavailable))
     if settings is not None and trainer.is_data_parallel_master:
         observers.append(Monitor(settings, trainer, folder))
-    # after the monitor: they may end the training, and the update's record must be written
+    # after the monitor: they may end the run, and the update's record must be written
     return observers + watch.observers(watch.watch_settings(cfg.model), trainer, folder)
 
 
 def install() -> None:
-    """Let fairseq-train build DeepNetTrainers, and resume with them."""
+    """Make fairseq-train build DeepNetTrainers and resume with them."""
     modules: tuple[Any, ...] = (fairseq.trainer, training_program())
     for module in filter(None, modules):
         module.Trainer = DeepNetTrainer
@@ -498,7 +503,7 @@ def install() -> None:
 
 
 def follow_training_program() -> None:
-    """Let fairseq-train tell its trainer what it does between two updates."""
+    """Notify the trainer of fairseq-train's steps between two updates."""
     program: Any = training_program()
     if program is None or hasattr(program, "is_followed"):
         return

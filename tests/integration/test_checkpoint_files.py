@@ -73,7 +73,7 @@ def test_a_training_does_not_start_over_where_no_checkpoint_is_whole(
 ) -> None:
     for path in folder.glob("*.pt"):
         path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(ConfigurationError, match=r"checkpoint_last\.pt is damaged or incomplete"):
+    with pytest.raises(ConfigurationError, match=r"checkpoint_last\.pt is damaged, incomplete"):
         train_here(tiny_data, folder, *WORDS, *FOUR)
 
 
@@ -166,7 +166,7 @@ def test_a_full_disk_is_named_and_the_state_is_written_once(
         save_with_retries(state, tmp_path / "checkpoint1.pt")
     assert len(writes) == 1
     assert "No space left on device (1,000 bytes are free)" in str(caught.value)
-    assert f"free some in {tmp_path}" in str(caught.value)
+    assert f"make space in {tmp_path}" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert [*tmp_path.iterdir()] == []
 
@@ -198,7 +198,7 @@ def test_two_trainings_do_not_share_a_save_dir(
         assert try_lock(descriptor)
         done = run_command(*command, "--max-update=2", cwd=tmp_path)
         assert done.returncode == 2
-        assert f"--save-dir {folder}: another training writes here" in done.stderr
+        assert f"--save-dir {folder}: another run writes here" in done.stderr
         assert [*folder.iterdir()] == []
     finally:
         os.close(descriptor)

@@ -123,7 +123,7 @@ def test_a_truncated_checkpoint_is_named_and_nothing_is_written(
     bad.write_bytes(bad.read_bytes()[: int(kept if kept > 1 else kept * size)])
     output = tmp_path / "out.pt"
     assert cli.main(["average", str(good), str(bad), "--out", str(output)]) == 2
-    assert f"{bad} is damaged or incomplete" in capsys.readouterr().err
+    assert f"{bad} is damaged, incomplete" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == [good.name, bad.name]
 
 

@@ -95,7 +95,7 @@ def test_an_observer_that_fails_is_off_and_the_training_continues(
     ends = [event for event in diary.told if event[0] == "end"]
     assert ends == [("end", 1, True), ("end", 2, True)]
     assert broken.detached == 1
-    assert caplog.text.count("Broken has failed and is off from here on") == 1
+    assert caplog.text.count("Broken has failed and is switched off") == 1
 
 
 def test_gradients_are_unscaled_as_each_optimiser_of_fairseq_scales_them() -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import sentencepiece
 
-from fairseq_deepnet.records import Keys, lacking, read_record, refuse_changed
+from fairseq_deepnet.records import Keys, fault_of, read_record, refuse_changed
 from fairseq_deepnet.tools.corpora import moses
 from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, load_model
 
@@ -92,7 +92,7 @@ class DataFolder:
         required = next((keys for key, keys in _KEYS.items() if key in record), None)
         if required is None:
             raise ValueError(f"{manifest} is not the record of a data folder; create it again")
-        fault = lacking(record, required)
+        fault = fault_of(record, required)
         if fault:
             raise ValueError(f"{manifest} is damaged: {fault}; {_REMEDY}")
         folder = cls(path, record)
@@ -234,9 +234,9 @@ class DataFolder:
             }
         chosen = [*map(Direction.parse, filter(None, pairs.split(",")))] or self.directions("train")
         lines = self.lines("train")
-        lacking = [str(direction) for direction in chosen if direction.pair not in lines]
-        if lacking:
-            raise ValueError(f"{self.path} has no training text of {', '.join(lacking)}")
+        fault_of = [str(direction) for direction in chosen if direction.pair not in lines]
+        if fault_of:
+            raise ValueError(f"{self.path} has no training text of {', '.join(fault_of)}")
         return {
             "source-dict": str((self.path / "dict.txt").resolve()),
             "target-dict": str((self.path / "dict.txt").resolve()),

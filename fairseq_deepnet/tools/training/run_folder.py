@@ -20,7 +20,7 @@ from fairseq_deepnet.checkpoints import (
 from fairseq_deepnet.files import inside_project, say, shown, write_text
 from fairseq_deepnet.preemption import OWED
 from fairseq_deepnet.records import git_revision, now, read_record, sha256, versions, write_record
-from fairseq_deepnet.save_dir import repair_last, why_repaired
+from fairseq_deepnet.save_dir import REPAIRED, repair_last
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.devices import Devices
@@ -165,7 +165,7 @@ def resume_point(run: Path, is_kept_up: bool = True) -> tuple[int, bool]:
     folder = run / "checkpoints"
     source = repair_last(folder, is_kept_up=is_kept_up)
     if source is not None:
-        say(f"checkpoint_last.pt {why_repaired(source, is_kept_up)}")
+        say(f"checkpoint_last.pt {REPAIRED} {source.name}")
     last = folder / LAST
     state = load_checkpoint(last) if last.is_file() else {}
     return num_updates(state), OWED in state.get("extra_state", {})
