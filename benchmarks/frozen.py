@@ -320,9 +320,8 @@ class Recorder:
     def arguments(self) -> None:
         """Note what configs and recipes stand for."""
         for config in sorted(path.stem for path in (self.checkout / "configs").glob("*.yaml")):
-            self.note("arguments", f"deepnet args {config}", self.deepnet, "args", config)
-        words = ["args", "wmt17_base", "encoder-layers=50", "lr=1e-4", "--print"]
-        self.note("arguments", "deepnet args --print", self.deepnet, *words)
+            words = ["train", config, "--dry-run", "--gpus=8"]
+            self.note("arguments", f"deepnet train {config}", self.deepnet, *words)
         for arch in ("deepnet_transformer", "deepnet_transformer_lm", "deepnet_masked_lm"):
             self.note("arguments", f"deepnet options {arch}", self.deepnet, "options", arch)
         options = ["--dry-run", "--gpus", "8"]

@@ -9,9 +9,9 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
-from fairseq_deepnet.errors import did_you_mean, in_one_line, name_nearest_choice
+from fairseq_deepnet.errors import did_you_mean, explain_usage, in_one_line
 
 GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "data": {
@@ -21,7 +21,6 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "training": {
         "plan": ("tools.planning.plan", "estimate memory and time; find options that fit"),
         "train": ("tools.training.train", "train the model of a config; resume and recover"),
-        "args": ("tools.configs", "print the fairseq-train arguments of a config"),
         "options": ("tools.fairseq_options", "list the options of an architecture"),
     },
     "a trained model": {
@@ -60,31 +59,21 @@ def _overview() -> str:
     lines = ["usage: deepnet SUBCOMMAND [arguments]"]
     for task, group in GROUPS.items():
         lines += ["", f"{task}:", *(f"  {n:<{width}}  {text}" for n, (_, text) in group.items())]
-    return "\n".join([*lines, "", "deepnet SUBCOMMAND --help says more"])
+    return "\n".join([*lines, "", "deepnet SUBCOMMAND --help lists its arguments"])
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises its errors as ValueErrors of one line, with the nearest name."""
+    """A parser that raises a ValueError of one line, with the nearest valid name."""
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print below several lines of usage."""
-        words = message.removeprefix("unrecognized arguments: ")
-        if words == message:
-            raise ValueError(name_nearest_choice(message))
-        name = words.split()[0].partition("=")[0].lstrip("-")
-        known = [option.lstrip("-") for option in self._option_string_actions]
-        raise ValueError(f"unknown {words}{did_you_mean(name, known)}{self._hint(name)}")
-
-    def _hint(self, name: str) -> str:
-        if self.takes_extra:
-            return "; options of fairseq come after --"
-        if any("key=value" in str(action.metavar) for action in self._actions):
-            return f"; write an option of fairseq-train as {name}=VALUE ({name}=true for a switch)"
-        return ""
+        is_unknown = self.takes_extra and message.startswith("unrecognized")
+        hint = "; options of fairseq come after --" if is_unknown else ""
+        raise ValueError(explain_usage(message, self) + hint)
 
     @property
     def takes_extra(self) -> bool:
-        """Tell whether the subcommand hands words after -- to fairseq."""
+        """Return True if the subcommand passes the words after -- to fairseq."""
         return any(action.dest == "extra" for action in self._actions)
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
@@ -104,13 +93,10 @@ class Parser(argparse.ArgumentParser):
         return args
 
 
-_NUMBERS: Final = {int: "a whole number", float: "a number"}
-
-
 def set_defaults(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
     """Let variables of the environment be the defaults of options: GPUS=8 is --gpus 8.
 
-    Only scripts ask for them (`deepnet SUBCOMMAND --variables`): a shell may have exported DATA or
+    Only scripts ask for this (`deepnet SUBCOMMAND --variables`): a shell may have exported DATA or
     OUT for something else. An empty variable counts as not set. A switch takes 0 or 1.
 
     Raises ValueError, naming the variable, for a value that the option would refuse, and for
@@ -121,12 +107,21 @@ def set_defaults(parser: argparse.ArgumentParser, environment: Mapping[str, str]
             f"DRY_RUN is {environment['DRY_RUN']!r}, and this has no dry run; unset it"
         )
     for action in parser._actions:
-        if isinstance(action, argparse._HelpAction):
-            continue
         for name in map(variable_of, action.option_strings):
-            if environment.get(name) and action.nargs not in ("+", "*"):
-                action.default = _converted(name, environment[name], action)
-                action.required = False
+            text = environment.get(name)
+            if not text or action.nargs in ("+", "*") or name in ("H", "HELP"):
+                continue
+            action.required = False
+            if action.nargs == 0:
+                if text not in ("0", "1"):
+                    raise ValueError(f"{name} is {text!r}; it must be 0 or 1")
+                action.default = action.const if text == "1" else action.default
+                continue
+            try:
+                action.default = parser._get_value(action, text)
+                parser._check_value(action, action.default)
+            except argparse.ArgumentError as error:
+                raise ValueError(f"{name}: {explain_usage(error.message, parser)}") from error
 
 
 def variable_of(option: str) -> str:
@@ -134,29 +129,8 @@ def variable_of(option: str) -> str:
     return option.lstrip("-").upper().replace("-", "_")
 
 
-def _converted(name: str, text: str, action: argparse.Action) -> Any:
-    if action.nargs == 0:
-        if text not in ("0", "1"):
-            raise ValueError(f"{name} is {text!r}; it must be 0 or 1")
-        return action.const if text == "1" else action.default
-    convert: Any = action.type or str
-    try:
-        value = convert(text)
-    except argparse.ArgumentTypeError as error:
-        raise ValueError(f"{name} is {text!r}: {error}") from error
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{name} is {text!r}; it must be {_NUMBERS.get(convert, error)}"
-        ) from error
-    choices = [] if action.choices is None else list(map(str, action.choices))
-    if choices and text not in choices:
-        allowed = " or ".join(choices)
-        raise ValueError(f"{name} is {text!r}; it must be {allowed}{did_you_mean(text, choices)}")
-    return value
-
-
 def typed(name: str) -> str:
-    """Return the command that a user has typed to run a subcommand: the script's name, if any."""
+    """Return the command as typed by the user: the name of the script, or the subcommand."""
     script = os.environ.get("DEEPNET_COMMAND")
     return f"[{script}]" if script else f"deepnet {name}:"
 

@@ -1,5 +1,6 @@
 """Errors that the user can fix, shown as one line instead of a traceback."""
 
+import argparse
 import difflib
 import errno
 import io
@@ -23,8 +24,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {matches[0]}?" if matches else ""
 
 
-def name_nearest_choice(message: str) -> str:
-    """Return argparse's message of an invalid choice, with the nearest choices instead of all."""
+def explain_usage(message: str, parser: argparse.ArgumentParser) -> str:
+    """Return a message of argparse with the nearest valid names instead of all of them."""
+    words = message.removeprefix("unrecognized arguments: ")
+    if words != message:
+        name = words.split()[0].partition("=")[0].lstrip("-")
+        known = [option.lstrip("-") for option in parser._option_string_actions]
+        return f"unknown {words}{did_you_mean(name, known)}"
     if "invalid choice: " not in message:
         return message.replace("invalid <lambda> value", "invalid value")
     head, _, tail = message.partition(" (choose from ")

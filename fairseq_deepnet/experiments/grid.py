@@ -419,16 +419,16 @@ def _cell(panel: Panel, values: Sequence[Value], seed: int) -> Cell:
         raise ValueError(f"cell: {name!r} is no name of a folder")
     options = panel.options | settings | panel.forced | from_factors | {"seed": seed}
     train = {key: str(options.pop(key)) for key in list(options) if key.isupper()}
-    for what, names, words, allowed in (
-        ("settings", [*train, *options], _TRAIN_WORDS, configs.TRAINING),
-        ("score", list(panel.score or {}), _SCORE_WORDS, configs.SCORING),
+    for what, names, words in (
+        ("settings", [*train, *options], _TRAIN_WORDS),
+        ("score", list(panel.score or {}), _SCORE_WORDS),
     ):
         for option in names:
             place = f"{panel.name}: {what}"
             if option.isupper() and option not in words:
                 raise ValueError(f"{place}: {option}: a sweep may set {', '.join(sorted(words))}")
             if not option.isupper() and not option.startswith("recipe."):
-                configs.check_allowed(option, place, allowed)
+                configs.check_allowed(option, place)
     return Cell(name, panel, options, train, panel.score, [Place(panel.name, keys, seed)])
 
 

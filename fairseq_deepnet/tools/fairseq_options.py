@@ -1,6 +1,6 @@
-"""fairseq's own command-line parser, asked from within: what options there are and mean.
+"""fairseq's own command-line parser, called from Python.
 
-`deepnet options` prints those of an architecture, which fairseq-train --help leaves out.
+`deepnet options` prints the options of an architecture, which fairseq-train --help leaves out.
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
-from fairseq_deepnet.errors import did_you_mean, name_nearest_choice
+from fairseq_deepnet.errors import explain_usage
 from fairseq_deepnet.files import PACKAGE
-
-CHOOSING: Final = ("arch", "task", "criterion", "optimizer", "lr-scheduler")
-"""Options that decide which other options there are."""
 
 MODEL_GROUP: Final = "Model-specific configuration"
 """The heading under which fairseq lists the options of an architecture."""
@@ -26,7 +23,7 @@ MODEL_GROUP: Final = "Model-specific configuration"
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Leave out what fairseq logs below an error, and warnings."""
+    """Suppress warnings, and fairseq's messages below errors."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
@@ -36,25 +33,24 @@ def quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def _refuse(message: str) -> NoReturn:
-    """Raise what a parser would have printed."""
-    raise ValueError(name_nearest_choice(message))
-
-
 def _parse(
     arguments: Sequence[str], generation: bool = False, parse_known: bool = False
 ) -> tuple[argparse.ArgumentParser, Any]:
-    """Return fairseq's parser and what it makes of the arguments (with what it does not know)."""
+    """Return fairseq's parser and the arguments that it has parsed."""
     from fairseq import options
 
-    # fairseq imports those of a --user-dir only with the package itself
+    # fairseq imports the models of a --user-dir only together with the package
     import fairseq_deepnet.models  # noqa: F401
 
-    # they would warn on every call that this package "has already been imported"
+    # otherwise they warn on every call that this package "has already been imported"
     for noisy in ("fairseq.utils", "hydra"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     parser = options.get_generation_parser() if generation else options.get_training_parser()
-    parser.error = _refuse
+
+    def refuse(message: str) -> NoReturn:
+        raise ValueError(explain_usage(message, parser))
+
+    parser.error = refuse
     words = ["--user-dir", str(PACKAGE), *arguments]
     return parser, options.parse_args_and_arch(parser, words, parse_known=parse_known)
 
@@ -67,9 +63,9 @@ def training_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def parse_training(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return what fairseq-train would make of `arguments`, architecture defaults included."""
-    found: argparse.Namespace = _parse(arguments)[1]
-    return found
+    """Parse arguments as fairseq-train does, architecture defaults included."""
+    args: argparse.Namespace = _parse(arguments)[1]
+    return args
 
 
 def parse_generation(arguments: Sequence[str]) -> Any:
@@ -82,8 +78,8 @@ def parse_generation(arguments: Sequence[str]) -> Any:
 def count_parameters(args: argparse.Namespace) -> int | None:
     """Count the parameters of the model that fairseq-train's arguments describe; None if unknown.
 
-    It is built without memory (on the meta device), so that what it refuses is found before
-    training starts. Raises ValueError with its reason.
+    The model is built on the meta device, so that options which it refuses are reported before the
+    training starts. Raises ValueError with the reason.
     """
     import torch
     from fairseq import tasks
@@ -96,65 +92,29 @@ def count_parameters(args: argparse.Namespace) -> int | None:
     except AssertionError as error:
         raise ValueError(f"--arch {args.arch} refuses its options: {error}") from error
     except (NotImplementedError, RuntimeError):
-        # not every architecture can be built on the meta device; fairseq-train has the last word
-        return None
+        return None  # not every architecture can be built on the meta device
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def option_actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
-    """Return option name without its dashes -> what argparse does with it."""
-    return {
-        name[2:]: action
-        for name, action in parser._option_string_actions.items()
-        if name.startswith("--")
-    }
+def read_options(words: Sequence[str]) -> dict[str, bool | int | str]:
+    """Return the options on a command line by name, as a config holds them; switches are true.
 
-
-def read_options(words: Sequence[str], choosing: Sequence[str]) -> dict[str, bool | int | str]:
-    """Return fairseq-train's options on a command line, by name; switches are true.
-
-    `choosing` are those that decide which others there are (`--arch`), unless `words` has them.
-    Raises ValueError for what fairseq-train does not know and for words that belong to no option.
+    fairseq's parser checks names and values later. Raises ValueError for a word without an option.
     """
-    chosen = list(choosing)
-    for index, word in enumerate(words):
-        if word.startswith("--") and word[2:].partition("=")[0] in CHOOSING:
-            chosen += words[index : index + (1 if "=" in word else 2)]
-    known = option_actions(training_parser(["DATA", *chosen])) if words else {}
-    found: dict[str, bool | int | str] = {}
+    options: dict[str, bool | int | str] = {}
     rest = list(words)
     while rest:
         word = rest.pop(0)
-        name, equals, value = word.removeprefix("--").partition("=")
         if not word.startswith("--"):
             raise ValueError(f"{word!r} belongs to no option of fairseq-train")
-        if name not in known:
-            raise ValueError(
-                f"{word}: fairseq-train has no such option{nearest(name, list(known))}"
-            )
-        if known[name].nargs == 0:
-            found[name] = True
-        elif equals or rest:
-            value = value if equals else rest.pop(0)
-            # a whole number as one, so that it is written like one
-            found[name] = int(value) if re.fullmatch(r"-?[1-9]\d*|0", value) else value
-        else:
-            raise ValueError(f"{word}: a value is expected")
-    return found
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """Return a hint: that only our models have the option, which known one is nearest, or none."""
-    from fairseq_deepnet.models.scheme_options import add_scheme_arguments
-
-    ours = argparse.ArgumentParser(add_help=False)
-    add_scheme_arguments(ours)
-    if name.replace("_", "-") in option_actions(ours):
-        return (
-            "; only our models have it: --arch deepnet_transformer (with --residual-scheme post-ln"
-            " --init stock it is fairseq's own Transformer)"
-        )
-    return did_you_mean(name.replace("_", "-").lstrip("-"), known)
+        name, equals, value = word[2:].partition("=")
+        if not equals and (not rest or rest[0].startswith("--")):
+            options[name] = True
+            continue
+        value = value if equals else rest.pop(0)
+        # a whole number becomes an int, so that the recorded config shows it as a number
+        options[name] = int(value) if re.fullmatch(r"-?[1-9]\d*|0", value) else value
+    return options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -165,7 +125,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the options of the architecture: fairseq-train prints its help before it knows it."""
+    """Print the options of the architecture."""
     parser = training_parser(["DATA", "--arch", args.arch])
     group = next(group for group in parser._action_groups if group.title == MODEL_GROUP)
     shown = argparse.ArgumentParser(prog=f"fairseq-train --arch {args.arch}", add_help=False)

@@ -75,7 +75,7 @@ def test_a_run_on_the_cpu_is_recorded_trained_and_marked_as_done(
     [
         ([], {}, "a config is missing"),
         (["sample"], {"THREADS": "x"}, "THREADS is 'x'"),
-        (["multi30k", "--max-token", "5"], {}, "no such option; did you mean max-tokens"),
+        (["multi30k", "--max-token", "5"], {}, "did you mean max-tokens"),
     ],
 )
 def test_bad_input_is_one_line_status_2_and_leaves_no_run_folder(

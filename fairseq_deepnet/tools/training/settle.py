@@ -129,7 +129,7 @@ def check_task(corpus: dict[str, Any], config: configs.Config, data: Path) -> No
 def _read_config(args: argparse.Namespace) -> tuple[configs.Config, Path]:
     """Return config, with the options of the command line, and data folder, both checked."""
     config = configs.load_config(args.config)
-    extra = fairseq_options.read_options(args.extra, config.choosing())
+    extra = fairseq_options.read_options(args.extra)
     configs.override(config, extra, "command line")
     for key, remedy in MANAGED.items():
         if key in config.options:
