@@ -21,7 +21,7 @@ PROJECTIONS = ("output_projection", "lm_head", "embed_out")
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """A sublayer: its linear maps, the module that receives its input, and the module of its output.
+    """A sublayer: its linear maps, and the modules that receive its input and give its output.
 
     `norm` is the LayerNorm of this sublayer, wherever it is applied, or None.
     """

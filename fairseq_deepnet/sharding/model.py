@@ -69,7 +69,6 @@ class ShardedModel(nn.Module):
         self.mesh = DeviceMesh.from_group(group, device.type)
         self.dtype, self.reshards = dtype, reshard
         self._stays_whole = False
-        self._measured = True
         half = dtype is not torch.float32
         offloading = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
         settings: dict[str, Any] = {
@@ -150,7 +149,6 @@ class ShardedModel(nn.Module):
         for name, p in self.parameters_split.items():
             self.own[name].grad = None if p.grad is None else p.grad.to_local()  # type: ignore[attr-defined]
             p.grad = None
-        self._measured = False
 
     @torch.no_grad()
     def measure_gradients(self) -> None:
@@ -158,9 +156,6 @@ class ShardedModel(nn.Module):
 
         All processes call this together, once per update.
         """
-        if self._measured:
-            return
-        self._measured = True
         grads = {p: self.own[name].grad for name, p in self.parameters_split.items()}
         norms: dict[Any, Tensor] = {}
         present = [(p, grad) for p, grad in grads.items() if grad is not None]
@@ -271,37 +266,37 @@ class ShardedModel(nn.Module):
             RuntimeError: for other names or shapes, in every process.
         """
         mine: dict[str, Any] = self.module.state_dict(keep_vars=True)
-        given: Mapping[str, Any] = {}
+        loaded: Mapping[str, Any] = {}
         problem = ""
         if self.rank == 0:
             assert self.to_load is not None
             self.module.upgrade_state_dict(self.to_load)
-            given = checkpoint_utils.prune_state_dict(self.to_load, model_cfg)
-            problem = mismatch(mine, given, strict)
+            loaded = checkpoint_utils.prune_state_dict(self.to_load, model_cfg)
+            problem = mismatch(mine, loaded, strict)
         problem = distributed.broadcast_object(problem, 0, self.group)
         if problem:
             raise RuntimeError(f"Error(s) in loading state_dict for the sharded model:{problem}")
         key_of = {id(value): key for key, value in mine.items()}
         keys = {name: key_of[id(p)] for name, p in self.parameters_split.items()}
         for name, own in self.own.items():
-            self.scatter(given.get(keys[name]), own.detach(), self.shapes[name])
+            self.scatter(loaded.get(keys[name]), own.detach(), self.shapes[name])
         split = set(map(id, self.parameters_split.values()))
-        buffers = {key: given[key] for key in mine if id(mine[key]) not in split and key in given}
+        buffers = {key: loaded[key] for key in mine if id(mine[key]) not in split and key in loaded}
         buffers = distributed.broadcast_object(buffers, 0, self.group)
         # not fairseq's own, which asks for a version of what is left out here
         nn.Module.load_state_dict(self.module, buffers, strict=False)
         self.to_load = None
 
 
-def mismatch(mine: Mapping[str, Tensor], given: Mapping[str, Any], strict: bool) -> str:
+def mismatch(mine: Mapping[str, Tensor], loaded: Mapping[str, Any], strict: bool) -> str:
     """Describe, as torch does, how a checkpoint's tensors differ in names and shapes."""
     lines = []
-    if strict and mine.keys() != given.keys():
-        missing, unexpected = sorted(mine.keys() - given), sorted(given.keys() - mine)
+    if strict and mine.keys() != loaded.keys():
+        missing, unexpected = sorted(mine.keys() - loaded), sorted(loaded.keys() - mine)
         lines.append(f"Missing key(s) in state_dict: {missing}; unexpected: {unexpected}.")
     for key, own in mine.items():
-        if key in given and own.shape != given[key].shape:
-            lines.append(f"size mismatch for {key}: {[*given[key].shape]}, here {[*own.shape]}.")
+        if key in loaded and own.shape != loaded[key].shape:
+            lines.append(f"size mismatch for {key}: {[*loaded[key].shape]}, here {[*own.shape]}.")
     return "".join(f"\n\t{line}" for line in lines)
 
 

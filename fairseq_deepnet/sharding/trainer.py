@@ -119,8 +119,8 @@ def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
             criterion
         ),
     }
-    for option, is_given in refused.items():
-        if is_given:
+    for option, is_set in refused.items():
+        if is_set:
             raise ConfigurationError(
                 f"{option} is not supported with --ddp-backend {FULLY_SHARDED}: leave it out, or"
                 " use --ddp-backend legacy_ddp"
@@ -216,31 +216,25 @@ class ShardedTrainer(DeepNetTrainer):
 
     def _build_optimizer(self) -> None:
         common, params = self.cfg.common, self.sharded.trained()
-        made: Any = optim.build_optimizer(self.cfg.optimizer, params)
-        if not made.supports_flat_params:
+        optimizer: Any = optim.build_optimizer(self.cfg.optimizer, params)
+        if not optimizer.supports_flat_params:
             raise ConfigurationError(
                 f"--optimizer {self.cfg.optimizer._name} looks at whole matrices, which no process"
                 f" has under --ddp-backend {FULLY_SHARDED}; use adam or fused_adam"
             )
         if common.fp16 or common.bf16:
-            made = InPlace(self.cfg, params, made, params)
-        if type(made).clip_grad_norm is FairseqOptimizer.clip_grad_norm:
+            optimizer = InPlace(self.cfg, params, optimizer, params)
+        if type(optimizer).clip_grad_norm is FairseqOptimizer.clip_grad_norm:
             # fairseq's would bring the norm of offloaded gradients to a GPU, and multiply there
-            made.clip_grad_norm = functools.partial(clip_gradients, params)
-        load = made.load_state_dict
+            optimizer.clip_grad_norm = functools.partial(clip_gradients, params)
+        load = optimizer.load_state_dict
 
         def load_state_dict(state: Any, overrides: Any = None) -> None:
             load(optimizer_state.scatter(self.sharded, self._state_to_load), overrides)
 
-        multiply = made.multiply_grads
-
-        def multiply_grads(c: Any) -> None:
-            multiply(c)
-            self.sharded.measure_gradients()
-
-        made.load_state_dict, made.multiply_grads = load_state_dict, multiply_grads
-        self._optimizer = made
-        self._lr_scheduler = lr_scheduler.build_lr_scheduler(self.cfg.lr_scheduler, made)
+        optimizer.load_state_dict = load_state_dict
+        self._optimizer = optimizer
+        self._lr_scheduler = lr_scheduler.build_lr_scheduler(self.cfg.lr_scheduler, optimizer)
         self._lr_scheduler.step_update(0)
 
     def zero_grad(self) -> None:
@@ -249,6 +243,7 @@ class ShardedTrainer(DeepNetTrainer):
 
     def clip_grad_norm(self, clip_norm: float) -> Tensor:
         """Clip by the norm over all processes, and return it."""
+        self.sharded.measure_gradients()
         self.notify("gradients", self.get_num_updates() + 1)
 
         def of_all(norm: Tensor) -> Tensor:

@@ -135,13 +135,12 @@ def test_the_watch_sees_whole_gradients(tmp_path: Path) -> None:
     for words in ((), (SHARDED,)):
         rig = Rig(tmp_path, *words)
         norms = GradientNorms(rig.model)
-        clip = rig.trainer.clip_grad_norm
 
-        def look(clip_norm: float, clip: Any = clip, norms: Any = norms) -> Any:
-            seen.append(norms.measure())
-            return clip(clip_norm)
+        def notify(event: str, *args: Any, norms: Any = norms) -> None:
+            if event == "gradients":
+                seen.append(norms.measure())
 
-        rig.trainer.clip_grad_norm = look
+        rig.trainer.notify = notify
         rig.update(TRAIN)
     plain, sharded = seen
     assert plain.keys() == sharded.keys()
@@ -152,7 +151,7 @@ def test_the_monitor_says_what_it_cannot_measure(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = Rig(tmp_path, SHARDED, "--monitor-interval=1")
-    assert "not monitored, as the model is sharded: " in caplog.text
+    assert "not monitored because the model is sharded: " in caplog.text
     assert "model_update" in caplog.text
     assert "gradient_norm" not in caplog.messages[-1]
     rig.update(TRAIN)
