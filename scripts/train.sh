@@ -21,8 +21,8 @@
 #                   number of GPUs in GPUS (0)
 #   CPU_PROCESSES   on the CPU: processes per node that share each update (1)
 #   THREADS         threads of each CPU process (cores / CPU_PROCESSES)
-#   PRECISION       auto, bf16, fp16 or fp32; auto is bf16 or fp16 on GPUs and fp32 on the CPU, where bf16
-#                   is faster only with AMX (auto)
+#   PRECISION       auto, bf16, fp16 or fp32; auto is bf16 or fp16 on GPUs and fp32 on the CPU; some CPUs
+#                   gain from bf16, see docs/reports/speed.md (auto)
 #   PREEMPTION_GRACE   seconds to finish and save an update after SIGTERM or SIGUSR1 (90)
 #   MEMORY          GiB of one GPU, or auto (of the visible GPUs, else 80): add the options of `deepnet plan` that
 #                   make the run fit, if they keep the update; otherwise refuse (unset: no check)
