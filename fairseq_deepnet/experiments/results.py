@@ -26,7 +26,7 @@ from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import Config
 from fairseq_deepnet.tools.corpora.binarise import unigram_nll
 from fairseq_deepnet.tools.evaluation.scoring import TOKENISED
-from fairseq_deepnet.tools.plotting.runs import LOG, Curves, read_metrics
+from fairseq_deepnet.tools.plotting.runs import LOG, read_metrics
 from fairseq_deepnet.tools.scores import Score, decoding, read_score
 from fairseq_deepnet.tools.training import launch
 
@@ -223,15 +223,11 @@ def read_run(folder: Path, score: str | None = None) -> Run:
     files = [folder / name for name in ("config.yaml", "cell.yaml") if (folder / name).is_file()]
     config = configs.recorded_config(files[0]) if files else Config(folder.name, {}, {})
     run = Run(folder, config, cell=cell, unigram=result.get("unigram_nll"))
-    try:
-        logged = read_metrics(folder, ("nll_loss", "loss", "ups"))
-    except FileNotFoundError:
-        logged = {}
-    nothing = Curves()
-    losses = logged.get("loss", nothing)
-    nll = logged.get("nll_loss", losses)  # some criterions log nothing else
-    run.valid_loss, run.valid_nll, run.train_nll = losses.valid, nll.valid, nll.train
-    run.speed = logged.get("ups", nothing).train
+    logged = read_metrics(folder, ("nll_loss", "loss", "ups"))
+    has_nll = logged["nll_loss", "train"] or logged["nll_loss", "valid"]
+    nll = "nll_loss" if has_nll else "loss"  # some criterions log nothing else
+    run.valid_loss, run.speed = logged["loss", "valid"], logged["ups", "train"]
+    run.valid_nll, run.train_nll = logged[nll, "valid"], logged[nll, "train"]
     if result:
         run.status, run.reason = Status(result["status"]), str(result.get("reason", ""))
         run.score = read_score(folder, result["score"]) if result.get("score") else None

@@ -53,24 +53,6 @@ def add_events(folder: Path, *events: dict[str, Any]) -> None:
         records.append(folder / "divergence.jsonl", event)
 
 
-def add_score(folder: Path, bleu: float) -> None:
-    """Write a test score as scripts/eval_bleu.sh does."""
-    content = {
-        "bleu": bleu,
-        "bleu_signature": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.4.0",
-        "chrf": 2 * bleu,
-        "chrf_signature": "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.4.0",
-        "lines": 1000,
-        "split": "test",
-        "beam": 5,
-        "lenpen": 1.0,
-        "updates": 200,
-    }
-    (folder / "scores").mkdir(exist_ok=True)
-    file = folder / "scores" / "test.checkpoint_best.beam5.lenpen1.json"
-    file.write_text(json.dumps(content), encoding="utf-8")
-
-
 def _loss(update: int) -> float:
     return 2.0 + 8.0 * math.exp(-update / 300)
 

@@ -1,135 +1,217 @@
-"""Training curves: what is read from fairseq's log, and the image that is drawn."""
+"""`deepnet plot`: the numbers that it reads in a run folder, its images and its page."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from markupsafe import escape
+from plotly.offline import get_plotlyjs
 
-from fairseq_deepnet.divergence.events import Event, Finding, Kind
-from fairseq_deepnet.tools.plotting import images, plot
-from fairseq_deepnet.tools.plotting.runs import LOGGED, Curves, Grid, Run, read_metrics
-from fairseq_deepnet.tools.plotting.series import scale_of
-
-HEAD = "2024-05-01 12:00:00 | INFO | "
+from fairseq_deepnet import cli
+from fairseq_deepnet.divergence.events import Event, Finding, Kind, read
+from fairseq_deepnet.monitoring import records
+from fairseq_deepnet.monitoring.records import QUANTITIES, Level
+from fairseq_deepnet.tools.plotting import images, page
+from fairseq_deepnet.tools.plotting.runs import (
+    Key,
+    Run,
+    Series,
+    read_metrics,
+    read_run,
+    read_runs,
+    scale_of,
+)
+from tests.support.monitored import HEAD, add_events, make_run
 
 
 def line(kind: str, update: int, loss: float | str) -> str:
     prefix = "valid_" if kind == "valid" else ""
-    record = {
-        f"{prefix}loss": str(loss),
-        f"{prefix}nll_loss": "1.25",
-        f"{prefix}num_updates": str(update),
-    }
+    record = {f"{prefix}loss": str(loss), f"{prefix}num_updates": str(update)}
     return f"{HEAD}{kind} | {json.dumps(record)}\n"
 
 
-def make_run(folder: Path, *lines: str) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "train.log").write_text(
-        f"{HEAD}fairseq_cli.train | {{'_name': None}}\n" + "".join(lines), encoding="utf-8"
-    )
-    return folder
+@pytest.mark.parametrize(
+    ("lines", "train", "valid"),
+    [
+        (
+            [line("train_inner", 20, 8), line("valid", 20, 7), line("train", 20, 99)],
+            [(20, 8.0)],
+            [(20, 7.0)],
+        ),
+        (
+            [
+                line("train_inner", 20, 9),
+                line("valid", 60, 6)[:-20] + "}\n",
+                line("train_inner", 20, 8),
+            ],
+            [(20, 8.0)],
+            [],
+        ),
+        (
+            [line("train_inner", u, u) for u in (100, 200, 300, 400)]
+            + [line("valid", 400, 400), line("valid", 200, 7), line("train_inner", 250, 6)],
+            [(100, 100.0), (200, 200.0), (250, 6.0)],
+            [(200, 7.0)],
+        ),
+        ([line("train_inner", 20, "inf")], [(20, math.inf)], []),
+    ],
+    ids=["kinds of lines", "a resumed run and a cut line", "a run that went back", "not finite"],
+)
+def test_the_log_is_read(
+    lines: list[str],
+    train: list[tuple[int, float]],
+    valid: list[tuple[int, float]],
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.log").write_text(f"{HEAD}{{'_name': None}}\n" + "".join(lines), "utf-8")
+    points = read_metrics(tmp_path, ("loss",))
+    assert points == {("loss", "train"): train, ("loss", "valid"): valid}
 
 
-def read(run: Path, metric: str = "loss") -> Curves:
-    return read_metrics(run, (metric,))[metric]
+def test_every_quantity_is_read_with_its_sides_and_layers(tmp_path: Path) -> None:
+    (run,) = read_runs([make_run(tmp_path / "a", layers={"encoder": 3, "decoder": 5})])
+    assert {key.quantity for key in run.series} == {*QUANTITIES, "loss", "nll_loss", "lr", "gnorm"}
+    for key, series in run.series.items():
+        by_layer = key.quantity in QUANTITIES and QUANTITIES[key.quantity].level is Level.PART
+        assert series.values.shape[1] == ({"encoder": 3, "decoder": 5}[key.side] if by_layer else 1)
+        if key.quantity in QUANTITIES:
+            assert series.updates.tolist() == list(range(10, 210, 10))
+            assert np.isfinite(series.values).all()
 
 
-def draw(*words: str) -> int:
-    parser = argparse.ArgumentParser()
-    plot.add_arguments(parser)
-    return plot.run(parser.parse_args(list(words)))
+def test_layers_start_at_the_input_and_a_missing_one_differs_from_a_broken_one(
+    tmp_path: Path,
+) -> None:
+    def change(record: records.Record) -> None:
+        record["values"]["branch_norm"]["decoder"]["ffn"] = [1.0, None, math.nan, -math.inf]
+
+    (run,) = read_runs([make_run(tmp_path / "a", [5], {"decoder": 4}, change=change)])
+    values = run.series[Key("branch_norm", "decoder", "ffn")].values
+    np.testing.assert_array_equal(values, [[1.0, math.nan, math.inf, math.inf]])
 
 
-def test_train_and_valid_lines_are_read_and_others_are_not(tmp_path: Path) -> None:
-    run = make_run(
-        tmp_path / "a",
-        line("train_inner", 20, 8.5),
-        line("valid", 20, 8.25),
-        line("train", 20, 99),
-        line("train_inner", 40, 7.5),
-    )
-    found = read(run)
-    assert found.train == [(20, 8.5), (40, 7.5)]
-    assert found.valid == [(20, 8.25)]
-    assert read(run, "nll_loss").train[0] == (20, 1.25)
+def test_a_log_or_measurements_suffice(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / name) for name in "ab"]
+    (folders[0] / records.NAME).unlink()
+    (folders[1] / "train.log").unlink()
+    for folder in folders:
+        assert len(read_run(folder, "a").series[Key("loss", "train")].updates) == 20
+    (folders[0] / "train.log").unlink()
+    with pytest.raises(ValueError, match="no progress lines"):
+        read_run(folders[0], "a")
 
 
-def test_a_resumed_run_counts_once_and_a_line_cut_short_is_passed_over(tmp_path: Path) -> None:
-    cut = line("train_inner", 60, 6)[:-20]
-    run = make_run(
-        tmp_path / "a", line("train_inner", 20, 9), cut + "}\n", line("train_inner", 20, 8)
-    )
-    assert read(run).train == [(20, 8.0)]
+def test_runs_with_equal_names_are_distinguished_by_their_parents(tmp_path: Path) -> None:
+    paths = [make_run(tmp_path / name, [5]) for name in ("seed1/deep", "seed2/deep", "seed2/plain")]
+    assert [run.name for run in read_runs(paths)] == ["seed1/deep", "seed2/deep", "seed2/plain"]
+    assert [run.name for run in read_runs(paths[1:])] == ["deep", "plain"]
 
 
-def test_what_a_run_gave_up_when_it_went_back_is_not_read(tmp_path: Path) -> None:
-    given_up = [line("train_inner", u, u) for u in (100, 200, 300, 400)]
-    given_up += [line("valid", u, u) for u in (400,)]
-    again = [line("valid", 200, 7), line("train_inner", 250, 6), line("train_inner", 300, 5)]
-    found = read(make_run(tmp_path / "a", *given_up, *again))
-    assert found.train == [(100, 100.0), (200, 200.0), (250, 6.0), (300, 5.0)]
-    assert found.valid == [(200, 7.0)]
+def test_events_are_read_as_they_were_written(tmp_path: Path) -> None:
+    layers, values = {"decoder": (1, 13, 18)}, {"lowest": {"decoder": 1e-9}}
+    finding = Finding(Kind.VANISHED, 2, "gradients are gone", layers, values)
+    event = Event(finding, 12, "no warm-up", {"update": 1, "loss": 9.5}, "stop", 1)
+    add_events(tmp_path, event.record(), {**event.record(), "update": 40, "ended": True})
+    first, second = read(tmp_path / "divergence.jsonl")
+    assert first == event
+    assert (second.is_end, second.update, second.finding.started) == (True, 40, 2)
+    assert second.finding.kind is Kind.VANISHED
 
 
-def test_a_loss_that_is_not_finite_is_kept(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "a", line("train_inner", 20, "nan"), line("train_inner", 40, "inf"))
-    (_, first), (_, second) = read(run).train
-    assert math.isnan(first)
-    assert math.isinf(second)
-    assert draw(str(run), "--out", str(tmp_path / "x.png")) == 0
-
-
-def test_runs_are_drawn_into_a_png(tmp_path: Path) -> None:
-    names = ("deepnorm", "post-ln")
-    lines = (line("train_inner", 20, 9), line("train_inner", 40, 8), line("valid", 40, 8))
-    runs = [str(make_run(tmp_path / n, *lines)) for n in names]
-    out = tmp_path / "figures" / "curves.png"
-    assert draw(*runs, "--out", str(out), "--title", "both") == 0
-    assert out.read_bytes().startswith(b"\x89PNG")
-    assert [path.name for path in out.parent.iterdir()] == ["curves.png"]
-
-
-def test_axes_have_units_and_the_legend_names_the_runs(tmp_path: Path) -> None:
-    points = Curves([(20, 9.0), (400, 8.0)], [(400, 8.5)])
-    run = Run("mine", tmp_path, metrics={"loss": points})
-    figure = images.draw([run], head="a title")
-    (axes,) = figure.axes
-    assert figure.get_suptitle() == "a title"
-    assert axes.get_xscale() == "log"
-    assert axes.get_ylabel() == LOGGED["loss"]
-    assert "bits per token" in axes.get_ylabel()
-    assert [t.get_text() for t in axes.get_legend().get_texts()] == ["mine, train", "mine, valid"]
-
-
-def grid_of(values: list[list[float]], step: int = 10) -> Grid:
-    array = np.array(values, dtype=np.float64)
-    updates = step * np.arange(1, len(values) + 1)
-    return Grid(updates, array, np.ones_like(array, dtype=bool))
-
-
-def test_colours_are_logarithmic_where_values_span_a_decade() -> None:
+def test_a_scale_is_logarithmic_over_a_decade_and_ignores_a_single_explosion() -> None:
     assert scale_of([np.array([0.1, 5.0])]).is_log
     assert not scale_of([np.array([1.0, 9.0])]).is_log
     assert not scale_of([np.array([-1.0, 100.0])]).is_log
-
-
-def test_panels_share_one_scale_that_a_single_explosion_does_not_stretch() -> None:
-    calm = np.linspace(1, 100, 1000)
-    scale = scale_of([calm, np.array([1e30, math.inf, math.nan])])
+    scale = scale_of([np.linspace(1, 100, 1000), np.array([1e30, math.inf, math.nan])])
     assert scale.high == pytest.approx(99, abs=1)
     assert scale.low == pytest.approx(2, abs=1)
 
 
-def test_a_thinned_heat_map_keeps_the_updates_around_an_event() -> None:
-    grid = grid_of([[1.0]] * 1000)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    folder = tmp_path_factory.mktemp("runs")
+    deep = make_run(folder / "deep", layers={"encoder": 3, "decoder": 4})
+    broken = make_run(folder / "broken", range(5, 105, 5), growth=3.0, broken_from=60)
+    event = {"update": 62, "kind": "not_finite", "started": 60, "cause": "lr"}
+    add_events(broken, event, {**event, "update": 70, "ended": True})
+    return read_runs([deep, broken])
+
+
+def test_an_image_has_units_and_names_the_runs(runs: list[Run]) -> None:
+    figure = images.draw(runs[:1], head="a title")
+    (axes,) = figure.axes
+    assert figure.get_suptitle() == "a title"
+    assert axes.get_ylabel() == "training objective (bits per token)"
+    assert [t.get_text() for t in axes.get_legend().get_texts()] == ["deep, train", "deep, valid"]
+
+
+def test_an_image_by_layer_has_a_heat_map_per_run_and_side_with_one_scale(runs: list[Run]) -> None:
+    *maps, _ = images.draw(runs, "gradient_norm").axes
+    names = [f"{run}, {side}" for run in ("deep", "broken") for side in ("encoder", "decoder")]
+    assert [axes.get_title() for axes in maps] == names
+    scales = [axes.collections[0].norm for axes in maps]
+    assert len({(norm.vmin, norm.vmax) for norm in scales}) == 1
+
+
+@pytest.mark.parametrize("show", ["lr", "model_update", "branch_norm"])
+def test_an_image_is_written(runs: list[Run], tmp_path: Path, show: str) -> None:
+    out = tmp_path / "new" / "x.png"
+    folders = [str(run.folder) for run in runs]
+    assert cli.main(["plot", *folders, "--show", show, "--out", str(out)]) == 0
+    assert out.read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in out.parent.iterdir()] == ["x.png"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--out", "x.html", "--show", "lr"], "--show is for images"),
+        (["--out", "x.txt"], "must end in .png"),
+    ],
+)
+def test_an_option_that_has_no_effect_is_refused(
+    runs: list[Run], capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert cli.main(["plot", str(runs[0].folder), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_page_has_each_quantity_with_unit_meaning_and_the_papers_figure(
+    runs: list[Run],
+) -> None:
+    text = page.make(runs, "a <title>")
+    assert "<h1>a &lt;title&gt;</h1>" in text
+    assert "not finite: recovered" in text
+    for name, quantity in QUANTITIES.items():
+        assert f'id="{name}"' in text
+        assert quantity.unit in text
+        assert escape(quantity.source) in text
+        assert escape(quantity.meaning.partition("`")[0][1:]) in text
+    assert not re.search(r'<(?:script|link|img)[^>]+(?:src|href)="', text)  # it needs no network
+
+
+def test_a_page_of_deep_and_long_runs_stays_small_and_keeps_the_updates_around_events(
+    runs: list[Run],
+) -> None:
+    updates = np.arange(10, 10_010, 10)
+    long = Series(updates, np.random.default_rng(1).lognormal(size=(1000, 100)))
     event = Event(Finding(Kind.LOSS_SPIKE, 5003, ""), 5005, "", {}, "warn", 0)
-    thinned = grid.thin(50, [event])
-    assert len(thinned.updates) <= 55
-    assert {10, 5000, 5010, 5020, 10000} <= set(thinned.updates.tolist())
-    assert len(grid.thin(2000).updates) == 1000
+    thinned = page.thin(long, 50, [event]).updates.tolist()
+    assert len(thinned) <= 55
+    assert {10, 5000, 5010, 5020, 10000} <= set(thinned)
+    series = {key: long if key.part else values for key, values in runs[0].series.items()}
+    text = page.make([Run("long", runs[0].folder, series)])
+    assert len(text) - len(get_plotlyjs()) < 12e6
+
+
+def test_a_name_cannot_end_the_script_that_contains_it(runs: list[Run]) -> None:
+    name = "</script><img src=x onerror=fail(1)>"
+    series = {key: values for key, values in runs[0].series.items() if key.quantity == "loss"}
+    text = page.make([Run(name, runs[0].folder, series)])
+    assert name not in text
+    assert "<img src=x" not in text

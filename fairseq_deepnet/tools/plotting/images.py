@@ -1,4 +1,4 @@
-"""Plots of runs as an image: losses, a measured quantity, or an overview of everything.
+"""Plots of runs as an image: lines of losses and other quantities, or heat maps by layer.
 
 A run has the same colour in all panels; heat maps of a quantity share their colour scale.
 """
@@ -6,31 +6,27 @@ A run has the same colour in all panels; heat maps of a quantity share their col
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from fairseq_deepnet.files import whole
 from fairseq_deepnet.monitoring.records import QUANTITIES
-from fairseq_deepnet.tools.plotting.runs import SIDES, GridKey, Run
-from fairseq_deepnet.tools.plotting.series import (
-    SHOWN,
-    Line,
+from fairseq_deepnet.tools.plotting.runs import (
+    LOGGED,
+    SIDES,
+    Key,
+    Run,
     Scale,
-    check,
-    has,
-    is_by_layer,
+    Series,
     label_of,
     lines_of,
     parts_of,
-    profiles,
     scale_of,
-    title,
 )
 
-EVERYTHING: Final = "all"
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000", "#56B4E9")
 """Palette of Okabe and Ito, which colour-blind readers can distinguish."""
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "h")
@@ -44,8 +40,6 @@ _LOOKS: Final[dict[str, dict[str, Any]]] = {
     "dotted": {"linestyle": ":", "linewidth": 1.4},
     "dots": {"linestyle": "--", "linewidth": 0.8, "marker": "o", "markersize": 5},
 }
-_ACROSS: Final = 3
-"""Line panels per row of the overview."""
 
 
 def colour_of(number: int) -> str:
@@ -76,54 +70,40 @@ def clean(axes: Any) -> None:
 
 
 def save(figure: Any, file: Path) -> None:
-    """Write an image atomically."""
+    """Write an image atomically, in the format of the file's suffix."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_name(f".{file.stem}.part{file.suffix}")
-    try:
-        figure.savefig(unfinished, dpi=150)
-        unfinished.replace(file)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with whole(file) as part:
+        figure.savefig(part, dpi=150, format=file.suffix.removeprefix("."))
 
 
-def draw(runs: Sequence[Run], show: str = "loss", part: str | None = None, head: str = "") -> Any:
-    """Draw lines of everything without layers, then heat maps and profiles of what has layers.
+def draw(runs: Sequence[Run], show: str = "loss", head: str = "") -> Any:
+    """Draw lines of a quantity without layers, or heat maps of the representative part of layers.
 
     Args:
-        show: one of SHOWN, or EVERYTHING
-        part: part of a layer; by default its representative part
+        show: one of SHOWN
         head: title
 
-    Raises ValueError if no run has the quantity for this part.
+    Raises ValueError if no run has the quantity.
     """
-    if show != EVERYTHING:
-        check(runs, show, part)
-    shown = [s for s in SHOWN if show in (s, EVERYTHING) and any(has(run, s) for run in runs)]
-    flat = [show for show in shown if not is_by_layer(show)]
-    deep = [show for show in shown if is_by_layer(show)]
-    across = min(len(flat), _ACROSS)
-    rows = -(-len(flat) // _ACROSS)
-    heights = [(5.0 if across == 1 else 3.0) * rows] * bool(flat)
-    heights += [1 + 2.2 * len(runs)] * len(deep)
-    figure = new_figure((15.0 if deep or across > 1 else 8.0, sum(heights)))
-    places = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
-    if flat:
-        panels = list(places[0].subplots(rows, across, squeeze=False).flat)
-        for axes, show in zip(panels, flat, strict=False):
-            _draw_lines(axes, runs, show)
-        for axes in panels[len(flat) :]:
-            axes.set_visible(False)
-        panels[0].legend(frameon=False)
-    for place, show in zip(places[bool(flat) :], deep, strict=True):
-        _draw_layers(place, runs, show, part or parts_of(runs, show)[0])
+    parts = parts_of(runs, show)
+    if not parts:
+        remedy = "" if show in LOGGED else "; train with --monitor-interval N"
+        raise ValueError(f"--show {show}: none of these runs has it{remedy}")
+    if parts[0]:
+        head = ". ".join(filter(None, (head, f"{label_of(show)}: {parts[0]}")))
+        figure = _draw_layers(runs, show, parts[0])
+    else:
+        figure = _draw_lines(runs, show)
     figure.suptitle(head)
     return figure
 
 
-def _draw_lines(axes: Any, runs: Sequence[Run], show: str) -> None:
+def _draw_lines(runs: Sequence[Run], show: str) -> Any:
+    figure = new_figure((8.0, 5.0))
+    axes = figure.subplots()
     lines = lines_of(runs, show)
     for line in lines:
-        _draw_line(axes, line)
+        axes.plot(line.x, line.y, label=line.label, color=colour_of(line.run), **_LOOKS[line.look])
     if show in QUANTITIES and scale_of(line.y for line in lines).is_log:
         axes.set_yscale("log")
     axes.set_xscale("log")
@@ -131,74 +111,55 @@ def _draw_lines(axes: Any, runs: Sequence[Run], show: str) -> None:
     axes.set_ylabel(label_of(show))
     for number, run in enumerate(runs):
         _mark_events(axes, run, colour_of(number))
+    axes.legend(frameon=False)
     clean(axes)
+    return figure
 
 
-def _draw_line(axes: Any, line: Line) -> None:
-    look = {**_LOOKS[line.look], "color": colour_of(line.run), "alpha": line.weight}
-    if sum(map(math.isfinite, line.y)) == 1:  # a line of one point is invisible
-        look |= {"marker": "o", "markersize": 5}
-    axes.plot(line.x, line.y, label=line.label, **look)
-
-
-def _draw_layers(figure: Any, runs: Sequence[Run], show: str, part: str) -> None:
-    """Draw a heat map per run (row) and side (column), and on the right profiles by layer."""
-    keys = [GridKey(show, side, part) for side in SIDES]
-    keys = [key for key in keys if any(key in run.grids for run in runs)]
-    runs_drawn = [run for run in runs if any(key in run.grids for key in keys)]
-    scale = scale_of(run.grids[key].values for run in runs for key in keys if key in run.grids)
-    grid = figure.add_gridspec(len(runs_drawn), 2 * len(keys))
-    maps = []
-    for column, key in enumerate(keys):
-        for row, run in enumerate(runs_drawn):
-            if key in run.grids:
-                maps.append(figure.add_subplot(grid[row, column]))
-                image = _draw_map(maps[-1], run, key, scale)
-        axes = figure.add_subplot(grid[:, len(keys) + column])
-        for number, run in enumerate(runs):
-            for line in profiles(run, number, key):
-                _draw_line(axes, line)
-        axes.set_yscale("log" if scale.is_log else "linear")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_title(f"by layer, {key.side}", fontsize="medium")
-        axes.set_xlabel("layer (1: at the input)")
-        axes.legend(frameon=False, fontsize="x-small")
-        clean(axes)
-    bar = figure.colorbar(image, ax=maps, extend="both", pad=0.015, aspect=25)
+def _draw_layers(runs: Sequence[Run], show: str, part: str) -> Any:
+    """Draw a heat map per run (row) and side (column)."""
+    maps = {
+        (run.name, side): run.series.get(Key(show, side, part)) for run in runs for side in SIDES
+    }
+    runs = [run for run in runs if any(maps[run.name, side] for side in SIDES)]
+    sides = [side for side in SIDES if any(maps[run.name, side] for run in runs)]
+    scale = scale_of(series.values for series in maps.values() if series)
+    figure = new_figure((7.5 * len(sides), 1 + 2.2 * len(runs)))
+    grid = figure.subplots(len(runs), len(sides), squeeze=False)
+    for run, row in zip(runs, grid, strict=True):
+        for side, axes in zip(sides, row, strict=True):
+            axes.set_title(f"{run.name}, {side}", fontsize="medium")
+            if series := maps[run.name, side]:
+                image = _draw_map(axes, series, scale)
+                _mark_events(axes, run, BROKEN)
+    bar = figure.colorbar(image, ax=grid, extend="both", pad=0.015, aspect=25)
     bar.set_label(label_of(show))
-    figure.suptitle(f"{title(show)}: {part}")
+    return figure
 
 
-def _draw_map(axes: Any, run: Run, key: GridKey, scale: Scale) -> Any:
+def _draw_map(axes: Any, series: Series, scale: Scale) -> Any:
     """Draw a heat map, red where a value is not finite; return the image for the colour bar."""
     from matplotlib.colors import ListedColormap, LogNorm, Normalize
 
-    grid = run.grids[key].thin(400, run.events)
     # a column reaches to the next measured update
-    edges = np.append(grid.updates, grid.updates[-1] + max(1, np.ptp(grid.updates[-2:])))
-    layers = np.arange(grid.layers + 1) + 0.5
-    values = np.where(grid.values <= 0, scale.low, grid.values) if scale.is_log else grid.values
+    updates, values = series.updates, series.values.T
+    edges = np.append(updates, updates[-1] + max(1, np.ptp(updates[-2:])))
+    layers = np.arange(len(values) + 1) + 0.5
+    shown = np.where(values <= 0, scale.low, values) if scale.is_log else values
     norm = (LogNorm if scale.is_log else Normalize)(scale.low, scale.high)
-    image = axes.pcolormesh(edges, layers, np.ma.masked_invalid(values).T, norm=norm)
-    broken = np.ma.masked_equal(grid.given & ~np.isfinite(grid.values), False)
-    axes.pcolormesh(edges, layers, broken.T, cmap=ListedColormap([BROKEN]))
+    image = axes.pcolormesh(edges, layers, np.ma.masked_invalid(shown), norm=norm)
+    broken = np.ma.masked_equal(np.isinf(values), False)
+    axes.pcolormesh(edges, layers, broken, cmap=ListedColormap([BROKEN]))
     axes.set_facecolor("#e4e4e4")  # missing measurements
     axes.yaxis.get_major_locator().set_params(integer=True)
-    axes.set_title(f"{run.name}, {key.side}", fontsize="medium")
     axes.set_ylabel("layer (1: at the input)")
     axes.set_xlabel("updates")
-    _mark_events(axes, run, BROKEN)
     return image
 
 
 def _mark_events(axes: Any, run: Run, colour: str) -> None:
-    """Draw a dashed line at the start of each event, with a triangle for the legend."""
-    kinds = dict.fromkeys(event.finding.kind.label for event in run.events if not event.is_end)
-    label = f"{run.name}, divergence watch: {', '.join(kinds)}"
-    look = {"color": colour, "marker": "v", "markersize": 8, "linestyle": "none"}
-    # a recovery has the start of its trouble
-    for update in sorted({event.finding.started for event in run.events})[:20]:
+    """Draw a dashed line with a triangle at the start of the first 20 events."""
+    for update in [event.finding.started for event in run.events if not event.is_end][:20]:
         axes.axvline(update, color=colour, linestyle=(0, (4, 3)), linewidth=1, alpha=0.8)
         place = {"transform": axes.get_xaxis_transform(), "clip_on": False, "zorder": 5}
-        axes.plot(update, 1.0, label=label, **look, **place)
-        label = "_nolegend_"
+        axes.plot(update, 1.0, color=colour, marker="v", markersize=8, **place)

@@ -1,14 +1,15 @@
-"""Content of run folders for plots: log, measurements of the monitor, and events.
+"""Content of run folders for plots, log, measurements and events; and its lines and scales.
 
-Shapes: U = monitored updates, L = layers of a stack, counted from its input.
+Shapes: U = logged or monitored updates, L = layers of a stack, counted from its input.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -19,10 +20,10 @@ from numpy.typing import NDArray
 from fairseq_deepnet.divergence import events
 from fairseq_deepnet.divergence.events import Event
 from fairseq_deepnet.monitoring import records
-from fairseq_deepnet.monitoring.records import QUANTITIES, Level
+from fairseq_deepnet.monitoring.records import QUANTITIES
 
 # fairseq's logger name stands between bars before the JSON: "... | INFO | train_inner | {...}".
-_PROGRESS = re.compile(r"\| (train_inner|valid) \| (\{.*\})\s*$")
+_PROGRESS = re.compile(r"\| (train_inner|valid) \| (\{.*\})$", re.MULTILINE)
 LOG: Final = "train.log"
 LOGGED: Final = {
     "loss": "training objective (bits per token)",
@@ -32,181 +33,206 @@ LOGGED: Final = {
 }
 """Columns of train.log -> axis labels; monitor.jsonl replaces a missing log."""
 SIDES: Final = ("encoder", "decoder")
-_ABSENT: Final = -1.0
-"""Marks missing numbers while reading. All quantities are norms, ratios and entropies."""
+SHOWN: Final = (*LOGGED, *QUANTITIES)
+BOUNDED: Final = {"update_bound": "model_update", "step_bound": "step_update"}
+"""A theoretical bound -> the quantity that it bounds, which is drawn with it."""
+_LOOKS: Final = {"valid": "dots", "encoder": "dashed"}
+"""Looks of lines by the side of their key; others are solid."""
+_COVERED: Final = (1.0, 99.0)
+"""Percentiles at the ends of a colour scale: one exploding update would hide all others."""
+Points = list[tuple[int, float]]
+"""Updates and values, in the order of updates."""
 
 
-@dataclass
-class Curves:
-    """Training and validation values (losses in base 2, per token) by update."""
-
-    train: list[tuple[int, float]] = field(default_factory=list)
-    valid: list[tuple[int, float]] = field(default_factory=list)
-
-
-def read_metrics(run: Path, metrics: Sequence[str]) -> dict[str, Curves]:
-    """Read several metrics of a run folder (or of a log file) in one pass.
+def read_metrics(run: Path, metrics: Sequence[str]) -> dict[tuple[str, str], Points]:
+    """Read metrics of a run folder in one pass: the points of each (metric, "train" or "valid").
 
     If a resumed run logged an update twice, the later line counts. If the run went back to an
     earlier update, later points are dropped. Losses that are not finite are kept, as they show
-    where a run broke. Metrics that were never logged are left out.
-
-    Raises FileNotFoundError for a run without a log.
+    where a run broke. Without a log, there are no points.
     """
-    points: dict[tuple[str, str], dict[int, float]] = {}
-    latest = 0
-    with (run / LOG if run.is_dir() else run).open(encoding="utf-8", errors="replace") as lines:
-        for match in filter(None, map(_PROGRESS.search, lines)):
-            kind, prefix = match[1], "valid_" * (match[1] == "valid")
-            try:
-                record = json.loads(match[2])
-            except json.JSONDecodeError:
-                continue  # the line that a killed run was writing
-            update = int(float(record[f"{prefix}num_updates"]))
-            if update < latest:
-                for key, series in points.items():
-                    points[key] = {u: value for u, value in series.items() if u <= update}
-            latest = update
-            for metric in metrics:
-                if (value := record.get(f"{prefix}{metric}")) is not None:
-                    points.setdefault((metric, kind), {})[update] = float(value)
-    curves = {}
-    for metric in metrics:
-        both = [sorted(points.get((metric, kind), {}).items()) for kind in ("train_inner", "valid")]
-        if any(both):
-            curves[metric] = Curves(*both)
-    return curves
+    points: dict[tuple[str, str], dict[int, float]]
+    points = {(metric, kind): {} for metric in metrics for kind in ("train", "valid")}
+    latest, log = 0, run / LOG
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    for match in _PROGRESS.finditer(text):
+        kind, prefix = match[1].removesuffix("_inner"), "valid_" if match[1] == "valid" else ""
+        try:
+            record = json.loads(match[2])
+        except json.JSONDecodeError:
+            continue  # the line that a killed run was writing
+        update = int(float(record[f"{prefix}num_updates"]))
+        if update < latest:
+            for key, values in points.items():
+                points[key] = {u: value for u, value in values.items() if u <= update}
+        latest = update
+        for metric in metrics:
+            if (value := record.get(f"{prefix}{metric}")) is not None:
+                points[metric, kind][update] = float(value)
+    return {key: sorted(values.items()) for key, values in points.items()}
 
 
-class GridKey(NamedTuple):
-    """Key of a grid; side and part are empty for quantities of the model or of a side."""
+class Key(NamedTuple):
+    """Key of a series: a column of the log or a monitored quantity.
+
+    Args:
+        side: side of the model; train or valid for columns of the log; else empty
+        part: part of a layer; empty for quantities without layers
+    """
 
     quantity: str
     side: str = ""
     part: str = ""
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A quantity by update and layer.
+class Series(NamedTuple):
+    """Values of a quantity by update and layer.
 
     Args:
-        updates: (U), increasing
-        values: (U, L); nan for missing ones. Numbers that are not finite are kept.
-        given: (U, L), False where nothing was measured (a layer that LayerDrop skipped)
+        updates: [U], increasing
+        values: [U, L], where L is 1 for quantities without layers; nan where nothing was measured
+            (a layer that LayerDrop skipped), inf for all numbers that are not finite
     """
 
     updates: NDArray[np.int64]
     values: NDArray[np.float64]
-    given: NDArray[np.bool_]
-
-    @property
-    def layers(self) -> int:
-        """Number of layers, or 1 for quantities without layers."""
-        return int(self.values.shape[1])
-
-    def thin(self, most: int, events: Sequence[Event] = ()) -> Grid:
-        """Select about `most` updates: evenly spaced ones, and those near events."""
-        count = len(self.updates)
-        even = np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)
-        places = np.searchsorted(self.updates, [event.finding.started for event in events[:20]])
-        near = (places[:, None] + np.arange(-2, 3)).ravel().astype(np.int64)
-        columns = np.unique(np.clip(np.concatenate([even, near]), 0, count - 1))
-        return Grid(self.updates[columns], self.values[columns], self.given[columns])
 
 
 @dataclass
 class Run:
-    """Content of a run folder.
-
-    Args:
-        name: name that differs from those of the other runs
-        metrics: logged columns of LOGGED: training and validation values by update
-        grids: measurements of the monitor
-    """
+    """Content of a run folder, with a name that differs from those of the other runs."""
 
     name: str
     folder: Path
-    metrics: dict[str, Curves] = field(default_factory=dict)
-    grids: dict[GridKey, Grid] = field(default_factory=dict)
+    series: dict[Key, Series] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read run folders (or logs); raise ValueError for the first one without a number."""
-    paths = list({path.resolve(): path for path in paths}.values())
-    return [read_run(path, name) for path, name in zip(paths, distinct_names(paths), strict=True)]
+    """Read run folders, named by their last parts, or by longer paths if these are equal.
+
+    Raises ValueError for the first folder without a number.
+    """
+    folders = list(dict.fromkeys(records.run_folder(path).resolve() for path in paths))
+    names = [folder.name for folder in folders]
+    if len(set(names)) < len(names):
+        common = os.path.commonpath([folder.parent for folder in folders])
+        names = [folder.relative_to(common).as_posix() for folder in folders]
+    return [read_run(folder, name) for folder, name in zip(folders, names, strict=True)]
 
 
-def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """Name runs by their folders, by paths below their common parent if names are equal."""
-    full = [path.resolve() if path.is_dir() else path.resolve().with_suffix("") for path in paths]
-    full = [path.parent if path.name == Path(LOG).stem else path for path in full]
-    names = [path.name for path in full]
-    if len(set(names)) == len(names):
-        return names
-    common = os.path.commonpath([path.parent for path in full])
-    return [path.relative_to(common).as_posix() for path in full]
-
-
-def read_run(path: Path, name: str) -> Run:
-    """Read a run folder or a log; raise ValueError for a run without any number."""
-    folder = records.run_folder(path) if path.is_dir() else path.parent
-    run = Run(name, folder)
-    if path.is_file() or (path / LOG).is_file():
-        run.metrics = read_metrics(path, tuple(LOGGED))
-    if path.is_dir():
-        if (folder / records.NAME).is_file():
-            _add_measurements(run)
-        run.events = events.read(folder / events.NAME)
-        run.events.sort(key=lambda event: (event.finding.started, event.update))
-    if not run.metrics and not run.grids:
+def read_run(folder: Path, name: str) -> Run:
+    """Read a run folder; raise ValueError for one without any number."""
+    rows: dict[Key, dict[int, NDArray[np.float64]]] = {}
+    measurements = folder / records.NAME
+    for record in records.read(measurements) if measurements.is_file() else ():
+        logged = {name: {"train": record[name]} for name in LOGGED if record.get(name) is not None}
+        for key, row in _rows(logged | record["values"]):
+            rows.setdefault(key, {})[record["update"]] = row
+    for (metric, kind), points in read_metrics(folder, tuple(LOGGED)).items():
+        if points:
+            rows[Key(metric, kind)] = {update: _row([value]) for update, value in points}
+    if not rows:
         raise ValueError(
-            f"{path}: no progress lines in {LOG} (--log-format json) and no {records.NAME}; give"
+            f"{folder}: no progress lines in {LOG} (--log-format json) and no {records.NAME}; give"
             " run folders of scripts/train.sh"
         )
-    return run
+    series = {}
+    for key, by_update in rows.items():
+        updates = sorted(by_update)
+        series[key] = Series(np.array(updates), np.stack([by_update[u] for u in updates]))
+    watched = events.read(folder / events.NAME)
+    watched.sort(key=lambda event: (event.finding.started, event.update))
+    return Run(name, folder, series, watched)
 
 
-def _add_measurements(run: Run) -> None:
-    """Add the grids of monitor.jsonl, and its losses if there is no log."""
-    latest: dict[int, records.Record] = {}  # the last record of an update counts
-    for record in records.read(run.folder / records.NAME):
-        # arrays for lists at once: the file of a deep model holds millions of numbers
-        latest[int(record["update"])] = {**record, "values": dict(_rows(record["values"]))}
-    rows: dict[GridKey, dict[int, NDArray[np.float64]]] = {}
-    for update, record in sorted(latest.items()):
-        for key, row in record["values"].items():
-            rows.setdefault(key, {})[update] = row
-    run.grids = {key: _grid(updates) for key, updates in rows.items()}
-    for metric in LOGGED:
-        logged = [(u, record.get(metric)) for u, record in sorted(latest.items())]
-        points = [(update, float(value)) for update, value in logged if value is not None]
-        if points and metric not in run.metrics:
-            run.metrics[metric] = Curves(points)
+def _rows(values: Any, *key: str) -> Iterator[tuple[Key, NDArray[np.float64]]]:
+    """Yield the numbers [L] of a record, by the names that lead to them."""
+    if isinstance(values, dict):
+        for name, inner in values.items():
+            yield from _rows(inner, *key, name)
+    else:
+        yield Key(*key), _row(values if isinstance(values, list) else [values])
 
 
-def _rows(values: Mapping[str, Any]) -> Iterator[tuple[GridKey, NDArray[np.float64]]]:
-    """Yield the values of a record, each (L), by key; skip unknown quantities."""
-    for name, value in values.items():
-        level = QUANTITIES[name].level if name in QUANTITIES else None
-        if level is Level.MODEL:
-            yield GridKey(name), _array([value])
-        elif level is Level.STACK:
-            yield from ((GridKey(name, side), _array([item])) for side, item in value.items())
-        elif level is Level.PART:
-            for side, parts in value.items():
-                for part, layers in parts.items():
-                    yield GridKey(name, side, part), _array(layers)
+def _row(values: Sequence[float | None]) -> NDArray[np.float64]:
+    missing = np.array([value is None for value in values])
+    row = np.array(values, dtype=np.float64)
+    return np.where(np.isfinite(row) | missing, row, math.inf)
 
 
-def _array(values: Sequence[Any]) -> NDArray[np.float64]:
-    return np.array([_ABSENT if value is None else float(value) for value in values])
+def label_of(show: str) -> str:
+    """Return the axis label of a quantity: name and unit."""
+    if show in LOGGED:
+        return LOGGED[show]
+    return f"{show.replace('_', ' ')} ({QUANTITIES[show].unit})".replace(" (none)", "")
 
 
-def _grid(rows: Mapping[int, NDArray[np.float64]]) -> Grid:
-    values = np.full((len(rows), max(map(len, rows.values()))), _ABSENT)
-    for place, row in enumerate(rows.values()):
-        values[place, : len(row)] = row
-    given = values != _ABSENT
-    return Grid(np.array(list(rows)), np.where(given, values, np.nan), given)
+def parts_of(runs: Sequence[Run], show: str) -> list[str]:
+    """Return the measured parts of layers; the first one represents the others.
+
+    For quantities without layers, the only part is "". Without any measurement, there are no parts.
+    """
+    parts = {key.part for run in runs for key in run.series if key.quantity == show}
+    first = [part for part in ("layer", "ffn", "self_attn") if part in parts]
+    return [*first, *sorted(parts - {*first})]
+
+
+class Line(NamedTuple):
+    """A line of a run, which is the index of the run and determines the colour.
+
+    Args:
+        look: solid, dashed, dotted or dots
+        x: updates or layers
+        y: values; nan where there is no finite number
+    """
+
+    run: int
+    label: str
+    look: str
+    x: NDArray[np.int64]
+    y: NDArray[np.float64]
+
+
+def lines_of(runs: Sequence[Run], show: str) -> list[Line]:
+    """Return all lines over updates of a logged column or of a quantity without layers."""
+    lines = []
+    for number, run in enumerate(runs):
+        looks = {key: _LOOKS.get(key.side, "solid") for key in run.series if key.quantity == show}
+        looks |= {Key(BOUNDED[show]): "dotted"} if looks and show in BOUNDED else {}
+        for key, look in looks.items():
+            if key in run.series:
+                kind = f"measured {key.quantity}" if look == "dotted" else key.side
+                updates, values = run.series[key]
+                y = finite(values[:, 0])
+                look = "dots" if np.isfinite(y).sum() == 1 else look  # a point needs a marker
+                label = ", ".join(filter(None, (run.name, kind)))
+                lines.append(Line(number, label, look, updates, y))
+    return lines
+
+
+def finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Replace numbers that are not finite by nan, which leaves a gap in a figure."""
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+class Scale(NamedTuple):
+    """Range of a colour scale or an axis; positive if it is logarithmic."""
+
+    low: float
+    high: float
+    is_log: bool
+
+
+def scale_of(arrays: Iterable[NDArray[np.float64]]) -> Scale:
+    """Return a common scale for several panels; logarithmic if the values span a decade."""
+    values = np.concatenate([np.empty(0), *(array.ravel() for array in arrays)])
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return Scale(0.0, 1.0, False)
+    positive = values[values > 0]
+    is_log = len(positive) > 0 and values.min() >= 0 and positive.max() > 10 * positive.min()
+    low, high = np.percentile(positive if is_log else values, _COVERED)
+    if low == high:
+        low, high = (low / 2, high * 2) if is_log else (low - 0.5, high + 0.5)
+    return Scale(float(low), float(high), bool(is_log))
