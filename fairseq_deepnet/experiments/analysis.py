@@ -157,12 +157,13 @@ def _panel(
     name: str, title: str, x: str, y: str, points: Iterable[Point], log_y: bool = False
 ) -> CurvePanel:
     """Build a panel from points, with curves in the paper's order, then further ones of ours."""
-    points, rows = list(points), paper.table(name).rows
+    points, table = list(points), paper.table(name)
+    rows = table.rows
     there = dict.fromkeys(key for key, _, _ in points)
     curves: dict[Key, Curve] = {}
     for key in [*(key for key in rows if key in there), *(key for key in there if key not in rows)]:
-        theirs = rows[key].values.items() if key in rows else ()
-        label = rows[key].name if key in rows else OWN_NAMES.get(key, key)
+        theirs = rows.get(key, {}).items()
+        label = table.names.get(key) or OWN_NAMES.get(key, key)
         curves[key] = Curve(key, label, {}, {float(place): float(value) for place, value in theirs})
     for key, place, value in points:
         if value is not None:

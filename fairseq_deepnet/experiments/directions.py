@@ -39,8 +39,8 @@ def beside_paper(summary: Summary, published: str) -> list[str]:
     table = paper.table(name)
     ours = {item.name: item for item in summary.averages}
     rows = [[f"{table.source}, BLEU", *(group for group, _ in columns.values())]]
-    for key, row in table.rows.items():
-        rows.append([row.name, *(str(table.value(key, column)) for column in columns)])
+    for key, label in table.names.items():
+        rows.append([label, *(str(table.value(key, column)) for column in columns)])
     cells = []
     for group, count in columns.values():
         item = ours.get(group)

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import yaml
 
@@ -49,7 +49,8 @@ def is_number(key: Key) -> bool:
 
 
 def ordered(keys: Sequence[Key]) -> list[Key]:
-    """Sort: words in their order, then numbers by size, then LAST."""
+    """Sort, each key once: words in their order, then numbers by size, then LAST."""
+    keys = list(dict.fromkeys(keys))
     words = [key for key in keys if not is_number(key) and key != LAST]
     return words + sorted(filter(is_number, keys), key=float) + [LAST] * (LAST in keys)
 
@@ -62,66 +63,42 @@ def group_of(scheme: str) -> str:
 
 
 @dataclass(frozen=True)
-class PublishedRow:
-    """Row of a published table; a value is a number, "diverged", or missing."""
-
-    name: str
-    group: str
-    values: dict[Key, float | str]
-
-
-@dataclass(frozen=True)
 class PublishedTable:
     """A published table, or the curves of a figure.
 
     Args:
         certainty: "exact" for printed numbers, "digitised" for numbers read off a plot
         metric: description of the numbers
-        labels: factor -> pattern of its values in headings ("{0}L-{0}L")
+        names: row -> its name in the paper
+        rows: row -> column -> a number or "diverged"; missing values are left out
     """
 
-    name: str
     title: str
     source: str
     certainty: str
     metric: str
-    labels: dict[str, str]
     columns: tuple[Key, ...]
-    rows: dict[Key, PublishedRow]
+    names: dict[Key, str]
+    rows: dict[Key, dict[Key, float | str]]
 
     def value(self, row: Key, column: Key) -> float | str | None:
         """Return the paper's number, "diverged", or None."""
-        return self.rows[row].values.get(column) if row in self.rows else None
-
-    def label(self, factor: str, value: Key) -> str:
-        """Return the heading for a value of a factor."""
-        pattern = self.labels.get(factor, "{0}")
-        return pattern.format(int(value) if value.isdecimal() else value)
-
-    def law(self, line: Key) -> Law | None:
-        """Fit the law of depth to a row or column whose other axis is depth."""
-        if line in self.rows:
-            cells = self.rows[line].values
-        else:
-            cells = {depth: row.values.get(line, "") for depth, row in self.rows.items()}
-        return fit([(float(d), float(v)) for d, v in cells.items() if not isinstance(v, str)])
-
-
-def _table(name: str, content: dict[str, Any]) -> PublishedTable:
-    columns = tuple(map(key, content.pop("columns")))
-    rows = {}
-    for row_key, row in content.pop("rows").items():
-        cells = zip(columns, row["values"], strict=True)
-        values = {column: value for column, value in cells if value is not None}
-        rows[key(row_key)] = PublishedRow(row["name"], row.get("group", ""), values)
-    return PublishedTable(name, **content, columns=columns, rows=rows)
+        return self.rows.get(row, {}).get(column)
 
 
 @functools.cache
 def tables() -> dict[str, PublishedTable]:
     """Return all tables and figures by name: table1, fig6, fig7-lr, ..."""
-    content = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-    return {name: _table(name, table) for name, table in content.items()}
+    published = {}
+    for name, content in yaml.safe_load(FILE.read_text(encoding="utf-8")).items():
+        columns = tuple(map(key, content.pop("columns")))
+        names, rows = {}, {}
+        for row, line in content.pop("rows").items():
+            cells = zip(columns, line["values"], strict=True)
+            rows[key(row)] = {column: value for column, value in cells if value is not None}
+            names[key(row)] = line["name"]
+        published[name] = PublishedTable(**content, columns=columns, names=names, rows=rows)
+    return published
 
 
 def table(name: str) -> PublishedTable:
@@ -131,18 +108,13 @@ def table(name: str) -> PublishedTable:
     return tables()[name]
 
 
-@dataclass(frozen=True)
-class Law:
-    """L(d) = a ln(d) + b; `residuals` are pairs of depth and measured minus fitted value."""
+class Law(NamedTuple):
+    """L(d) = a ln(d) + b, fitted to a number of points with a root mean square error."""
 
     a: float
     b: float
-    residuals: tuple[tuple[float, float], ...]
-
-    @property
-    def error(self) -> float:
-        """Root mean square of the residuals."""
-        return math.sqrt(statistics.fmean(missed**2 for _, missed in self.residuals))
+    points: int
+    error: float
 
     def at(self, depth: float) -> float:
         """Return the value of the law at a depth."""
@@ -151,7 +123,7 @@ class Law:
     def __str__(self) -> str:
         return (
             f"A = {self.a:.2f}, B = {self.b:.2f} "
-            f"({len(self.residuals)} points, root mean square error {self.error:.2f})"
+            f"({self.points} points, root mean square error {self.error:.2f})"
         )
 
 
@@ -159,6 +131,6 @@ def fit(points: Sequence[tuple[float, float]]) -> Law | None:
     """Fit the law of depth to (depth, value) by least squares; None for fewer than two depths."""
     if len({depth for depth, _ in points}) < 2:
         return None
-    logarithms = [math.log(depth) for depth, _ in points]
-    a, b = statistics.linear_regression(logarithms, [value for _, value in points])
-    return Law(a, b, tuple((depth, value - a * math.log(depth) - b) for depth, value in points))
+    a, b = statistics.linear_regression([math.log(d) for d, _ in points], [v for _, v in points])
+    errors = (value - a * math.log(depth) - b for depth, value in points)
+    return Law(a, b, len(points), math.sqrt(statistics.fmean(error**2 for error in errors)))

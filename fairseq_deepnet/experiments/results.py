@@ -41,8 +41,8 @@ CELL: Final = "cell.json"
 RESULT: Final = "result.json"
 FILE: Final = "results.csv"
 _PARAMETERS: Final = re.compile(r"num\. shared model params: ([\d,]+)")
-_SMOOTHING: Final = 5
-"""Number of logged training losses to average, as each is of different sentences."""
+_AVERAGED: Final = 5
+"""Number of last training losses to average, as each is of different sentences."""
 OPTIONS: Final = ("lr", "adam-eps", "freeze-norms", "max-update", "warmup-updates", "seed")
 """Options of a run that its row contains."""
 
@@ -84,6 +84,7 @@ class Run:
         valid_loss, valid_nll: updates and validation losses, with and without label smoothing
         train_nll: updates and logged training losses
         speed: updates, and updates per second since the last one
+        unigram: validation loss of a unigram model of the same data
         cell: record of the sweep's cell; empty for a run outside a sweep
     """
 
@@ -100,69 +101,102 @@ class Run:
     cell: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def name(self) -> str:
-        """Name of the folder."""
-        return self.folder.resolve().name
-
-    @property
     def updates(self) -> int:
         """Last update in the log."""
         points = [*self.train_nll[-1:], *self.valid_nll[-1:]]
         return max((update for update, _ in points), default=0)
 
-    @property
-    def warmup(self) -> int:
-        """Number of warm-up updates."""
-        return int(str(self.config.options.get("warmup-updates", 0)))
-
     def why_diverged(self, crashed: bool = False) -> str | None:
-        """Return the reason why it has diverged, or None."""
-        losses = self.train_nll, self.valid_nll
-        return why_diverged(self.folder, *losses, self.warmup, self.unigram, crashed)
+        """Return the reason why the run has diverged, or None. The paper states no rule.
+
+        Losses are without label smoothing, in bits per token. BLEU is not used: a healthy young
+        model scores below 1. The first matching rule decides:
+
+        1. The last training loss or the last validation loss is not finite.
+        2. The divergence watch reported an event (divergence.jsonl) that had not ended with the
+           run: a gradient that is not finite, a rising loss, a stalled loss, or a collapsed loss
+           scale. A fallback that ended well rescues a run.
+        3. After the warm-up, the last validation loss is not at least LEARNT below that of a
+           unigram model. A model just below that loss that still improves is slow, not stalled. A
+           run that crashed did not have the updates to learn.
+        """
+        for name, points in (("training", self.train_nll), ("validation", self.valid_nll)):
+            if points and not math.isfinite(points[-1][1]):
+                return f"the last {name} loss, at update {points[-1][0]:,}, is {points[-1][1]}"
+        return self._unresolved(crashed) or (None if crashed else self._stalled())
+
+    def _unresolved(self, crashed: bool) -> str | None:
+        """Return the last event of the watch that had not ended with the run."""
+        trouble: dict[Kind, events.Event] = {}
+        for event in events.read(self.folder / events.NAME):
+            was_rescued = event.policy != "warn" and not crashed
+            if event.finding.kind in _TROUBLE:
+                trouble.pop(event.finding.kind, None)
+                if not (event.is_end or was_rescued):
+                    trouble[event.finding.kind] = event
+        last = next(reversed(trouble.values()), None)
+        return f"{last.finding.what}, at update {last.update:,}" if last is not None else None
+
+    def _stalled(self) -> str | None:
+        warmup = int(str(self.config.options.get("warmup-updates", 0)))
+        if self.unigram is None or not self.valid_nll or self.updates < max(1, warmup):
+            return None
+        update, loss = self.valid_nll[-1]
+        earlier = [value for when, value in self.valid_nll if 2 * when <= self.updates]
+        falls = bool(earlier) and earlier[-1] - loss >= LEARNT
+        if loss <= self.unigram - LEARNT or (loss < self.unigram and falls):
+            return None
+        return (
+            f"stalled at a validation loss of {loss:.2f} bits per token at update {update:,}; "
+            f"a unigram model has {self.unigram:.2f}"
+        )
 
     def row(self) -> dict[str, Any]:
         """Return the line of results.csv: a value or None per column."""
         options, places = self.config.options, self.cell.get("places", [])
-        row: dict[str, Any] = {
+        settings = {name: options.get(name) for name in OPTIONS}
+        sides = [options.get(f"{side}-layers", "?") for side in ("encoder", "decoder")]
+        # width, FFN width and heads, unless only the arch defines them
+        names = ("embed-dim", "ffn-embed-dim", "attention-heads")
+        shape = [options.get(f"encoder-{name}") for name in names]
+        tokens = self.config.recipe.get("global-batch-tokens") or options.get("max-tokens")
+        log = self.folder / LOG
+        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+        parameters = _PARAMETERS.search(text)
+        speeds = [speed for _, speed in self.speed if speed > 0]
+        last_train = [loss for _, loss in self.train_nll if math.isfinite(loss)][-_AVERAGED:]
+        return {
             "sweep": self.cell.get("sweep"),
             "title": self.cell.get("title"),
             "number": self.cell.get("number", 0),
             # panel:factor,factor for each place
             "panels": " ".join(f"{place['panel']}:{','.join(place['values'])}" for place in places),
-            "run": self.name,
+            "run": self.folder.resolve().name,
+            **{n: None if value is None else paper.key(value) for n, value in settings.items()},
             **{key: value for place in places for key, value in place["values"].items()},
-        }
-        for name in OPTIONS:
-            value = options.get(name)
-            row.setdefault(name, None if value is None else paper.key(value))
-        sides = [options.get(f"{side}-layers", "?") for side in ("encoder", "decoder")]
-        speeds = [speed for _, speed in self.speed if speed > 0]
-        row |= {
             "layers": "-".join(f"{depth}L" for depth in sides),
             "scheme_or_arch": options.get("residual-scheme", options.get("arch")),
-            "shape": _shape(self.config),
-            "tokens": tokens_of(self.config),
+            "shape": None if None in shape else "/".join(map(str, shape)),
+            "tokens": None if tokens is None else launch.parse_tokens(str(tokens)),
             "data": self.config.recipe.get("data"),
             "status": self.status.value,
             "reason": self.reason,
             "updates": self.updates,
-            "parameters": _parameters(self.folder / LOG),
-            "valid_loss": _last(self.valid_loss),
-            "valid_nll": _last(self.valid_nll),
-            "best_valid_loss": lowest(self.valid_loss),
-            "best_valid_nll": lowest(self.valid_nll),
-            "train_nll": _last(smoothed(self.train_nll)),
+            "parameters": int(parameters[1].replace(",", "")) if parameters else None,
+            "valid_loss": self.valid_loss[-1][1] if self.valid_loss else None,
+            "valid_nll": self.valid_nll[-1][1] if self.valid_nll else None,
+            "best_valid_loss": _lowest(self.valid_loss),
+            "best_valid_nll": _lowest(self.valid_nll),
+            "train_nll": statistics.fmean(last_train) if last_train else None,
             "seconds_per_update": 1 / statistics.median(speeds) if speeds else None,
             "unigram_nll": self.unigram,
             "valid_losses": " ".join(f"{update}:{loss:.6g}" for update, loss in self.valid_loss),
+            **_of_score(self.score, self.updates),
         }
-        return row | _of_score(self.score, self.updates)
 
 
-_SCORE: Final = (
-    *("bleu", "tokenised_bleu", "chrf", "x-en", "en-x", "average", "zero-shot"),
-    *("signature", "tokenised_signature", "chrf_signature", "scored", "scored_on"),
-)
+def _lowest(points: Points) -> float | None:
+    return min((loss for _, loss in points if math.isfinite(loss)), default=None)
 
 
 def _of_score(score: Score | None, updates: int) -> dict[str, Any]:
@@ -171,26 +205,24 @@ def _of_score(score: Score | None, updates: int) -> dict[str, Any]:
     `bleu` is sacreBLEU, averaged over the trained directions of a multilingual model;
     `tokenised_bleu` is the paper's kind for data of words.
     """
-    if score is None:
-        return dict.fromkeys(_SCORE)
-    values, facts = score.values, score.facts
-    lines = f"{score.of}, {int(facts.get('lines') or 0):,} sentences"
-    if "directions" in facts:
-        lines += f" in {facts['directions']} directions"
-        if (expected := facts.get("expected") or facts["directions"]) != facts["directions"]:
-            lines += f" of {expected}, INCOMPLETE"
-        lines += " (BLEU: mean over the trained ones)"
-    how = f"{lines}, {decoding(facts)}, {int(facts.get('updates') or updates):,} updates"
+    values, facts, how, signatures = {}, {}, None, {}
+    if score is not None:
+        values, facts, signatures = score.values, score.facts, score.signatures
+        how = f"{score.of}, {int(facts.get('lines') or 0):,} sentences"
+        if "directions" in facts:
+            how += f" in {facts['directions']} directions"
+            if (expected := facts.get("expected") or facts["directions"]) != facts["directions"]:
+                how += f" of {expected}, INCOMPLETE"
+            how += " (BLEU: mean over the trained ones)"
+        how += f", {decoding(facts)}, {int(facts.get('updates') or updates):,} updates"
     return {
-        "bleu": score.headline,
+        "bleu": score.headline if score else None,
         "tokenised_bleu": values.get(TOKENISED),
-        "chrf": values.get("chrf"),
-        **{name: values.get(name) for name in ("x-en", "en-x", "average", "zero-shot")},
-        "signature": score.signatures.get("bleu"),
-        "tokenised_signature": score.signatures.get(TOKENISED),
-        "chrf_signature": score.signatures.get("chrf"),
+        **{name: values.get(name) for name in ("chrf", "x-en", "en-x", "average", "zero-shot")},
+        "signature": signatures.get("bleu"),
+        "tokenised_signature": signatures.get(TOKENISED),
+        "chrf_signature": signatures.get("chrf"),
         "scored": how,
-        "scored_on": score.of,
     }
 
 
@@ -209,7 +241,7 @@ def find_runs(folder: Path) -> list[Path]:
         raise FileNotFoundError(f"there is no folder {folder}")
     runs = sorted(path for path in folder.iterdir() if path.name[0] != "." and is_run(path))
     if not runs:
-        raise FileNotFoundError(f"{shown(folder)} is no run folder, and holds none")
+        raise FileNotFoundError(f"{shown(folder)} is no run folder, and contains none")
     return runs
 
 
@@ -246,56 +278,6 @@ def read_run(folder: Path, score: str | None = None) -> Run:
     return run
 
 
-def table_of(runs: Sequence[Run]) -> pd.DataFrame:
-    """Return a table of runs in the order of their sweeps."""
-    rows = [run.row() for run in runs]
-    names = dict.fromkeys(name for row in rows for name in row)
-    frame = pandas().DataFrame(rows, columns=list(names))
-    return frame.sort_values("number", kind="stable", ignore_index=True)
-
-
-def read_table(path: Path) -> pd.DataFrame:
-    """Read a results.csv; settings keep the spelling of the file."""
-    frame = pandas().read_csv(path, dtype=str, keep_default_na=False)
-    numbers = {"number", "updates", "parameters", "tokens", "bleu", "tokenised_bleu", "chrf"}
-    numbers |= {"valid_loss", "valid_nll", "best_valid_loss", "best_valid_nll"}
-    numbers |= {
-        "train_nll",
-        "unigram_nll",
-        "seconds_per_update",
-        "x-en",
-        "en-x",
-        "average",
-        "zero-shot",
-    }
-    for name in frame.columns:
-        if name in numbers:
-            frame[name] = pandas().to_numeric(frame[name].replace("", None))
-        else:
-            frame[name] = frame[name].replace("", None)
-    return frame
-
-
-def pandas() -> Any:
-    """Import pandas; ValueError names the package to install."""
-    try:
-        import pandas as module
-    except ImportError as error:
-        raise ValueError("tables need pandas: pip install 'fairseq_deepnet[paper]'") from error
-    return module
-
-
-def smoothed(points: Points) -> list[tuple[int, float]]:
-    """Return the moving average of 5 losses (or half of a short list), at the last update of each.
-
-    Losses that are not finite are left out.
-    """
-    finite = [point for point in points if math.isfinite(point[1])]
-    width = min(_SMOOTHING, max(1, len(finite) // 2))
-    windows = [finite[end - width : end] for end in range(width, len(finite) + 1)]
-    return [(window[-1][0], sum(loss for _, loss in window) / width) for window in windows]
-
-
 def unigram_level(config: Config) -> float | None:
     """Return the validation loss of a unigram model on a config's data.
 
@@ -313,92 +295,9 @@ def unigram_level(config: Config) -> float | None:
     return None
 
 
-def tokens_of(config: Config) -> int | None:
-    """Return the number of tokens per update over all devices; None if the config has none."""
-    wanted = config.recipe.get("global-batch-tokens")
-    if wanted is not None:
-        return launch.parse_tokens(wanted)
-    limit = config.options.get("max-tokens")
-    return int(str(limit)) if limit else None
+def table_of(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return a table of runs in the order of their sweeps."""
+    import pandas as pd
 
-
-def lowest(points: Points) -> float | None:
-    """Return the lowest finite loss, or None."""
-    return min((loss for _, loss in points if math.isfinite(loss)), default=None)
-
-
-def _last(points: Points) -> float | None:
-    return points[-1][1] if points else None
-
-
-def _shape(config: Config) -> str | None:
-    """Return width, FFN width and heads; None if only the arch defines them."""
-    names = ("embed-dim", "ffn-embed-dim", "attention-heads")
-    sizes = [config.options.get(f"encoder-{name}") for name in names]
-    return None if None in sizes else "/".join(map(str, sizes))
-
-
-def _parameters(log: Path) -> int | None:
-    if log.is_file():
-        with log.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if match := _PARAMETERS.search(line):
-                    return int(match[1].replace(",", ""))
-    return None
-
-
-def why_diverged(
-    run: Path,
-    train: Points,
-    valid: Points,
-    warmup: int = 0,
-    unigram: float | None = None,
-    crashed: bool = False,
-) -> str | None:
-    """Return the reason why a run has diverged, or None. The paper states no rule.
-
-    Losses are without label smoothing, in bits per token. BLEU is not used: a healthy young model
-    scores below 1. The first matching rule decides:
-
-    1. The last training loss or the last validation loss is not finite.
-    2. The divergence watch reported an event (divergence.jsonl) that had not ended with the run: a
-       gradient that is not finite, a rising loss, a stalled loss, or a collapsed loss scale. A
-       fallback that ended well rescues a run.
-    3. After the warm-up, the last validation loss is not at least LEARNT below that of a unigram
-       model of the same data. A model just below that loss that still improves is slow, not
-       stalled. A run that crashed did not have the updates to learn.
-    """
-    for name, points in (("training", train), ("validation", valid)):
-        if points and not math.isfinite(points[-1][1]):
-            return f"the last {name} loss, at update {points[-1][0]:,}, is {points[-1][1]}"
-    return _unresolved(run, crashed) or (
-        None if crashed else _stalled(train, valid, warmup, unigram)
-    )
-
-
-def _unresolved(run: Path, crashed: bool) -> str | None:
-    """Return the last event of the watch that had not ended with the run."""
-    trouble: dict[Kind, events.Event] = {}
-    for event in events.read(run / events.NAME):
-        was_rescued = event.policy != "warn" and not crashed
-        if event.finding.kind in _TROUBLE:
-            trouble.pop(event.finding.kind, None)
-            if not (event.is_end or was_rescued):
-                trouble[event.finding.kind] = event
-    last = next(reversed(trouble.values()), None)
-    return f"{last.finding.what}, at update {last.update:,}" if last is not None else None
-
-
-def _stalled(train: Points, valid: Points, warmup: int, unigram: float | None) -> str | None:
-    updates = max((points[-1][0] for points in (train, valid) if points), default=0)
-    if unigram is None or not valid or updates < max(1, warmup):
-        return None
-    update, loss = valid[-1]
-    earlier = [value for when, value in valid if 2 * when <= updates]
-    falls = bool(earlier) and earlier[-1] - loss >= LEARNT
-    if loss <= unigram - LEARNT or (loss < unigram and falls):
-        return None
-    return (
-        f"stalled at a validation loss of {loss:.2f} bits per token at update {update:,}; "
-        f"a unigram model has {unigram:.2f}"
-    )
+    rows = pd.DataFrame([run.row() for run in runs])
+    return rows.sort_values("number", kind="stable", ignore_index=True)

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any, Final
 
 from fairseq_deepnet.ended import INTERRUPTED, PREEMPTED, UNSAVED, end_with_parent
-from fairseq_deepnet.experiments import grid, report, results
+from fairseq_deepnet.experiments import grid, results
 from fairseq_deepnet.experiments.grid import Cell
 from fairseq_deepnet.experiments.results import CELL, RESULT, Status, read_json
 from fairseq_deepnet.files import ROOT, inside_project, say, shown, try_lock, write_json, write_text
@@ -84,13 +84,15 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if missing:
         raise FileNotFoundError(missing[0])
-    results.pandas()  # it would be missed only after hours of training
+    from fairseq_deepnet.experiments import report  # without pandas it fails before any training
+
     say(plan)
     train(sweep, cells, folder, shares, args.retry, args.tiny)
     runs = [results.read_run(path) for path in results.find_runs(folder)]
-    write_text(folder / results.FILE, results.table_of(runs).to_csv(index=False))
-    result = report.make(runs)
-    print("\n".join(section.text() for section in result.sections), end="")
+    frame = results.table_of(runs)
+    write_text(folder / results.FILE, frame.to_csv(index=False))
+    result = report.make(frame)
+    print("\n".join(result.texts), end="")
     report.save(result, folder / "report.md", folder / "report.csv", folder)
     failed = [cell.name for cell in cells if status_of(folder / cell.name) is Status.FAILED]
     if failed:

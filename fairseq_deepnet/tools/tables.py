@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from tabulate import tabulate
 
@@ -35,35 +34,3 @@ def listed(names: Sequence[object], limit: int = 3) -> str:
     """Return the first names, and how many more there are."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(map(str, names[:limit])) + more
-
-
-def six_digits(value: float | str | None) -> str:
-    """Write a number for a CSV; words as they are, nothing for None."""
-    return f"{value:.6g}" if isinstance(value, int | float) else value or ""
-
-
-@dataclass(frozen=True)
-class Section:
-    """A table with its title and what its numbers are.
-
-    Args:
-        parts: heading of a part -> its rows; one part without a heading is the rule
-        left: columns of words at the left
-    """
-
-    title: str
-    parts: dict[str, Rows]
-    notes: list[str]
-    left: int = 1
-
-    def text(self) -> str:
-        """Lay it out for a terminal."""
-        grids = [f"{name}\n" * bool(name) + text(r, self.left) for name, r in self.parts.items()]
-        return "\n\n".join([self.title, *grids, "\n".join(self.notes)]) + "\n"
-
-    def markdown(self) -> str:
-        """Lay it out as Markdown."""
-        parts = self.parts.items()
-        grids = [f"**{name}**\n\n" * bool(name) + markdown(rows, self.left) for name, rows in parts]
-        notes = "\n".join(f"- {note.strip()}" for note in self.notes)
-        return "\n\n".join([f"### {self.title}", *grids, notes]) + "\n"

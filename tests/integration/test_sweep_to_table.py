@@ -26,7 +26,7 @@ def test_a_rehearsal_of_table_1_ends_in_its_table(tmp_path: Path) -> None:
     assert record["updates"] == 2
     score = json.loads((run / record["score"]).read_text(encoding="utf-8"))
     assert score["lines"] == len(SENTENCES)
-    assert f"sacreBLEU (detokenised) {score['bleu_signature']}" in done.stdout
+    assert f"scored, deepnorm_1l: {score['bleu_signature']}" in done.stdout
     with (runs / "report.csv").open(encoding="utf-8") as lines:
         (row,) = [
             row for row in csv.DictReader(lines) if (row["row"], row["column"]) == ("deepnorm", "1")

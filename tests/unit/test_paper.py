@@ -45,7 +45,7 @@ def test_table_2_is_as_printed_and_its_average_is_that_of_both_sides() -> None:
     table = paper.table("table2")
     assert [table.value("1000", column) for column in table.columns] == [33.9, 30.2, 32.1]
     for row in table.rows.values():
-        into, out_of, mean = (float(row.values[column]) for column in table.columns)
+        into, out_of, mean = (float(row[column]) for column in table.columns)
         assert mean == pytest.approx((into + out_of) / 2, abs=0.0501)  # printed to a tenth
 
 
@@ -77,8 +77,7 @@ def test_one_depth_has_no_law() -> None:
 def test_the_law_of_the_paper_s_points() -> None:
     # numpy.polyfit(log(depth), bleu, 1) of the digitised points
     points = [
-        (float(depth), float(row.values["average"]))
-        for depth, row in paper.table("fig8").rows.items()
+        (float(depth), float(row["average"])) for depth, row in paper.table("fig8").rows.items()
     ]
     law = fit(points)
     assert law is not None

@@ -9,9 +9,23 @@ from typing import Any
 
 import pytest
 
-from fairseq_deepnet.experiments.results import why_diverged
+from fairseq_deepnet.experiments.results import Points, Run
+from fairseq_deepnet.tools.configs import Config
 
 FALLING = [(update, 9.0 - update / 50) for update in range(10, 210, 10)]
+
+
+def why(
+    folder: Path,
+    train: Points,
+    valid: Points,
+    warmup: int = 0,
+    unigram: float | None = None,
+    crashed: bool = False,
+) -> str | None:
+    config = Config("x", {"warmup-updates": warmup}, {})
+    run = Run(folder, config, train_nll=train, valid_nll=valid, unigram=unigram)
+    return run.why_diverged(crashed)
 
 
 def report(run: Path, *events: dict[str, Any]) -> None:
@@ -24,36 +38,36 @@ def report(run: Path, *events: dict[str, Any]) -> None:
 
 
 def test_a_training_that_learns_has_not_diverged(tmp_path: Path) -> None:
-    assert why_diverged(tmp_path, FALLING, [(200, 4.0)], warmup=50, unigram=8.33) is None
-    assert why_diverged(tmp_path, [], []) is None
+    assert why(tmp_path, FALLING, [(200, 4.0)], warmup=50, unigram=8.33) is None
+    assert why(tmp_path, [], []) is None
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_last_loss_that_is_not_finite_has(tmp_path: Path, loss: float) -> None:
     for losses in (([*FALLING, (210, loss)], []), (FALLING, [(100, 5.0), (200, loss)])):
-        assert f"is {loss}" in str(why_diverged(tmp_path, *losses))
-    assert why_diverged(tmp_path, [(10, loss), *FALLING[1:]], []) is None
+        assert f"is {loss}" in str(why(tmp_path, *losses))
+    assert why(tmp_path, [(10, loss), *FALLING[1:]], []) is None
 
 
 @pytest.mark.parametrize("kind", ["not_finite", "loss_spike", "stalled", "loss_scale"])
 def test_trouble_that_did_not_end_with_the_run_has(tmp_path: Path, kind: str) -> None:
     report(tmp_path, {"kind": kind})
-    assert why_diverged(tmp_path, FALLING, []) == "the loss spiked, at update 120"
+    assert why(tmp_path, FALLING, []) == "the loss spiked, at update 120"
     report(tmp_path, {"kind": kind}, {"kind": kind, "update": 150, "ended": True})
-    assert why_diverged(tmp_path, FALLING, []) is None
+    assert why(tmp_path, FALLING, []) is None
     report(tmp_path, {"kind": kind}, {"kind": kind, "ended": True}, {"kind": kind, "update": 180})
-    assert why_diverged(tmp_path, FALLING, []) == "the loss spiked, at update 180"
+    assert why(tmp_path, FALLING, []) == "the loss spiked, at update 180"
 
 
 def test_vanished_gradients_alone_have_not(tmp_path: Path) -> None:
     report(tmp_path, {"kind": "vanished_gradients"})
-    assert why_diverged(tmp_path, FALLING, []) is None
+    assert why(tmp_path, FALLING, []) is None
 
 
 def test_a_run_that_was_stopped_has_unless_a_fallback_rescued_it(tmp_path: Path) -> None:
     report(tmp_path, {"kind": "loss_spike", "policy": "stop"})
-    assert why_diverged(tmp_path, FALLING, [], crashed=True) is not None
-    assert why_diverged(tmp_path, FALLING, []) is None
+    assert why(tmp_path, FALLING, [], crashed=True) is not None
+    assert why(tmp_path, FALLING, []) is None
 
 
 @pytest.mark.parametrize(
@@ -69,11 +83,11 @@ def test_a_run_that_was_stopped_has_unless_a_fallback_rescued_it(tmp_path: Path)
 def test_a_model_that_only_knows_word_frequencies_has_stalled(
     tmp_path: Path, losses: list[tuple[int, float]], stalled: bool
 ) -> None:
-    reason = why_diverged(tmp_path, FALLING, losses, warmup=50, unigram=8.33)
+    reason = why(tmp_path, FALLING, losses, warmup=50, unigram=8.33)
     assert (reason is not None) == stalled
     if stalled:
         assert f"stalled at a validation loss of {losses[-1][1]:.2f}" in str(reason)
     # during the warm-up, without a level and after a crash nothing is known
-    assert why_diverged(tmp_path, FALLING, losses, warmup=400, unigram=8.33) is None
-    assert why_diverged(tmp_path, FALLING, losses, warmup=50) is None
-    assert why_diverged(tmp_path, FALLING, losses, 50, 8.33, crashed=True) is None
+    assert why(tmp_path, FALLING, losses, warmup=400, unigram=8.33) is None
+    assert why(tmp_path, FALLING, losses, warmup=50) is None
+    assert why(tmp_path, FALLING, losses, 50, 8.33, crashed=True) is None
