@@ -1,25 +1,25 @@
-"""`deepnet check` on torchscale, the release of the paper's authors, with its DeepNorm switched on.
+"""Run `deepnet check` on DeepNorm in torchscale, the library of the paper's authors.
 
     python benchmarks/check_torchscale.py                      # 18L-18L, width 512: the report
     python benchmarks/check_torchscale.py --switch override    # switched on by override(args)
     python benchmarks/check_torchscale.py --layers 6 --json report.json
 
-torchscale is no dependency of this project. It is installed from the package index into a folder of
-its own (--folder), without the packages that it names: torch is the one that runs this. Of timm,
-which wants a torchvision built for the same torch, torchscale imports `drop_path` alone, for a rate
-that is 0 here: a stand-in takes its place. fairscale comes with it.
+torchscale is not a dependency of this project. It is installed from the package index into
+--folder, without its dependencies except fairscale, and uses the installed torch. It imports only
+`drop_path` from timm, which needs a torchvision built for the same torch; as the rate is 0 here, a
+stub replaces it.
 
 The model is torchscale's EncoderDecoder in the shape of the paper's WMT-17 base, with fairseq's
-embeddings and positions around it, as in torchscale's own translation example. There are two ways
-to switch DeepNorm on, `--switch`:
+embeddings and positions, as in torchscale's translation example. `--switch` selects one of two ways
+to switch DeepNorm on:
 
     config    EncoderDecoderConfig(deepnorm=True, ...)
-    override  EncoderDecoderConfig(...).override(args), in which args say deepnorm=True, subln=False
-              and nothing about LayerNorm's place: it stays at the library's default, Pre-LN.
-              torchscale's models for fairseq configure themselves by `override`; their archs
-              happen to set both `normalize_before` to False.
+    override  EncoderDecoderConfig(...).override(args), where args set deepnorm=True, subln=False
+              and not the position of LayerNorm, which stays at the default, Pre-LN.
+              torchscale's models for fairseq use `override`; their archs happen to set both
+              `normalize_before` options to False.
 
-Exit status as of `deepnet check`: 1 where something is off.
+The exit status is that of `deepnet check`: 1 for a model with faults.
 """
 
 import argparse
@@ -40,7 +40,7 @@ PADDING = 1
 
 
 def install(version: str, folder: Path) -> None:
-    """torchscale and fairscale into `folder`, unless this version is there."""
+    """Install torchscale and fairscale into `folder`, unless this version is there."""
     if (folder / f"torchscale-{version}.dist-info").is_dir():
         return
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade"]
@@ -50,7 +50,7 @@ def install(version: str, folder: Path) -> None:
 
 
 def stand_in_for_timm() -> None:
-    """A module with the one function that torchscale imports from timm."""
+    """Return a stub module with the one function that torchscale imports from timm."""
 
     def drop_path(*args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError("the drop path rate is 0 here")
@@ -61,7 +61,7 @@ def stand_in_for_timm() -> None:
 
 
 def build(args: argparse.Namespace) -> Any:
-    """torchscale's encoder-decoder, new."""
+    """Build torchscale's encoder-decoder."""
     stand_in_for_timm()
     warnings.simplefilter("ignore")  # fairscale's, about names that torch has moved
     import torch
@@ -86,7 +86,7 @@ def build(args: argparse.Namespace) -> Any:
 
 
 def main() -> int:
-    """Install, build, check, print."""
+    """Install torchscale, check the model and print the report."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -112,11 +112,11 @@ def main() -> int:
     subject = f"torchscale {args.version}, EncoderDecoder with deepnorm=True ({args.switch})"
     model = build(args)
     stacks = find_stacks(model)
-    found = compare(model, stacks, make_claim(model, None, stacks, "deepnorm"), None, subject)
+    findings = compare(model, stacks, make_claim(model, None, stacks, "deepnorm"), None, subject)
     if args.json is not None:
-        write_json(args.json, found.as_json())
-    print(found)
-    return 0 if found.is_fine else 1
+        write_json(args.json, findings.as_json())
+    print(findings)
+    return 0 if findings.is_fine else 1
 
 
 if __name__ == "__main__":

@@ -1,21 +1,20 @@
-"""Decoding speed of one trained model: stock fairseq, this plugin, CTranslate2, side by side.
+"""Compare the decoding speed of one model: stock fairseq, this plugin and CTranslate2.
 
     python benchmarks/decoding.py runs/multi30k
 
-The model is exported (`deepnet export`), so that all systems have the same weights, and each system
-is loaded in a process of its own with one thread. The test set is sorted by length in subwords and
-cut into batches, as fairseq-generate does; each system in turn translates a batch, from text to
-text, so that what disturbs the machine meets all alike. Loading is not counted. The stock system's
-process never imports the plugin: fairseq's own model, generator and loop. Prints Markdown.
+The model is exported (`deepnet export`), so that all systems have the same weights. Each system
+runs in its own process with one thread. The test set is sorted by length in subwords and batched as
+in fairseq-generate. The systems translate each batch in turn, from text to text, so that
+disturbances of the machine affect all alike. Loading is not measured. The process of the stock
+system never imports the plugin. Prints Markdown.
 
 Systems are stock, ours, both in bf16 (stock-bf16, ours-bf16), and CTranslate2's types of weights
-(float32, int8 ...); NAME@16 takes 16 sentences at a time instead of --batch. fairseq-generate takes
---bf16 and forgets it; stock-bf16 is what it would do.
+(float32, int8 ...); NAME@16 translates 16 sentences at a time instead of --batch. fairseq-generate
+accepts --bf16 but ignores it; stock-bf16 shows the speed that it would have.
 
-A round is a pass over the test set. Sentences a second are medians over rounds; the speed is the
-median over rounds of stock's time for all sentences over the system's, and stock is the fastest of
-its batch sizes. Beside it are the lowest and the highest over rounds, and the quartiles of the same
-ratio batch by batch, in which a batch of short sentences counts as much as a long one.
+A round is one pass over the test set. Sentences per second are medians over rounds. The speed is
+stock's processor time divided by the system's, with median and range over rounds; stock is the
+first system.
 """
 
 from __future__ import annotations
@@ -35,16 +34,12 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 Translate = Callable[[list[str]], list[str]]
-Seconds = dict[str, list[list[float]]]
-"""By system, round and batch."""
-CLOCKS: Final[dict[str, Callable[[], float]]] = {
-    "wall": time.perf_counter,
-    "cpu": time.process_time,
-}
+Seconds = dict[str, list[float]]
+"""Processor time per round, by system."""
 
 
 def stock(setting: dict[str, Any]) -> Translate:
-    """fairseq's transformer and SequenceGenerator, as fairseq-generate runs them."""
+    """Load fairseq's transformer and SequenceGenerator as fairseq-generate does."""
     import ast
 
     import sentencepiece
@@ -52,7 +47,7 @@ def stock(setting: dict[str, Any]) -> Translate:
     from fairseq import checkpoint_utils, options, tasks
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-    # torch loads weights only; a stock checkpoint holds its settings, too
+    # torch loads only weights; a stock checkpoint also contains its options
     torch.serialization.add_safe_globals([argparse.Namespace])
     words = [setting["data"], "--path", setting["fairseq"], "--cpu"]
     words += ["--source-lang", setting["source"], "--target-lang", setting["target"]]
@@ -84,12 +79,12 @@ def stock(setting: dict[str, Any]) -> Translate:
         dataset = task.build_dataset_for_inference(tokens, [len(line) for line in tokens])
         sample = dataset.collater([dataset[number] for number in range(len(tokens))])
         with torch.inference_mode():
-            found = task.inference_step(generator, models, sample)
-        result = [""] * len(lines)
-        for number, hypotheses in zip(sample["id"].tolist(), found, strict=True):
+            results = task.inference_step(generator, models, sample)
+        texts = [""] * len(lines)
+        for number, hypotheses in zip(sample["id"].tolist(), results, strict=True):
             pieces = text_of.string(hypotheses[0]["tokens"].int())
-            result[number] = decoder.decode(pieces.split())
-        return result
+            texts[number] = decoder.decode(pieces.split())
+        return texts
 
     def translate(lines: list[str]) -> list[str]:
         size = setting["batch"]
@@ -100,7 +95,7 @@ def stock(setting: dict[str, Any]) -> Translate:
 
 
 def ours(setting: dict[str, Any]) -> Translate:
-    """The checkpoint as it was trained, by this plugin."""
+    """Load the checkpoint with this plugin."""
     from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
     from fairseq_deepnet.tools.translation.engines import Translator
 
@@ -113,7 +108,7 @@ def ours(setting: dict[str, Any]) -> Translate:
 
 
 def ctranslate2(setting: dict[str, Any]) -> Translate:
-    """An exported folder."""
+    """Load an exported folder."""
     from fairseq_deepnet.tools.corpora.folder import Direction
     from fairseq_deepnet.tools.translation.engines import CTranslate2Model, Search
 
@@ -131,12 +126,12 @@ SYSTEMS: Final[dict[str, Callable[[dict[str, Any]], Translate]]] = {
 
 
 def kind_of(name: str) -> str:
-    """A system without its batch size and precision, which are settings of it."""
+    """Return a system's name without batch size and precision."""
     return name.partition("@")[0].removesuffix(BF16)
 
 
-def serve(name: str, setting: dict[str, Any], clock: str, orders: Connection) -> None:
-    """Load a system; translate a batch whenever one comes, and send hypotheses and seconds."""
+def serve(name: str, setting: dict[str, Any], orders: Connection) -> None:
+    """Load a system and translate each batch received; send seconds and hypotheses."""
     import logging
     import warnings
 
@@ -151,22 +146,20 @@ def serve(name: str, setting: dict[str, Any], clock: str, orders: Connection) ->
     if kind_of(name) == "stock" and "fairseq_deepnet" in sys.modules:
         raise SystemExit("the stock system has imported the plugin")
     orders.send("ready")
-    now = CLOCKS[clock]
     while (lines := orders.recv()) is not None:
-        start = now()
+        start = time.process_time()
         hypotheses = translate(lines)
-        orders.send((now() - start, hypotheses))
+        orders.send((time.process_time() - start, hypotheses))
 
 
 class Running:
-    """A system in a process of its own."""
+    """A system in its own process."""
 
-    def __init__(self, name: str, setting: dict[str, Any], clock: str) -> None:
+    def __init__(self, name: str, setting: dict[str, Any]) -> None:
         self.name = name
         context = multiprocessing.get_context("spawn")
         self.orders, other = context.Pipe()
-        arguments = (name, setting, clock, other)
-        self.process = context.Process(target=serve, args=arguments, daemon=True)
+        self.process = context.Process(target=serve, args=(name, setting, other), daemon=True)
         self.process.start()
         other.close()
         self.receive()
@@ -189,7 +182,7 @@ class Running:
 
 
 def settings(args: argparse.Namespace, names: Sequence[str], place: Path) -> dict[str, Any]:
-    """What each system is told; exports what it needs into `place`, if it is not there."""
+    """Return the settings of each system, exporting the model to `place` as needed."""
     from fairseq_deepnet.tools.export import export
     from fairseq_deepnet.tools.trained_model import choose_model, find_data
 
@@ -199,33 +192,22 @@ def settings(args: argparse.Namespace, names: Sequence[str], place: Path) -> dic
     common = {"data": str(data.path.resolve()), "checkpoint": str(model.path.resolve())}
     common |= {"source": source, "target": target, "beam": args.beam, "batch": args.batch}
     common["subwords"] = {name: str(data.subword_model(name)) for name in data.languages}
-    found = {}
+    settings_of = {}
     for name in names:
         (precise, _, batch), kind = name.partition("@"), kind_of(name)
-        found[name] = common | {"bf16": precise.endswith(BF16)}
-        found[name] |= {"batch": int(batch)} if batch else {}
+        settings_of[name] = common | {"bf16": precise.endswith(BF16)}
+        settings_of[name] |= {"batch": int(batch)} if batch else {}
         if kind == "stock":
             path = export.to_fairseq(model, place / f"{model.path.stem}.pt")
-            found[name]["fairseq"] = str(path)
+            settings_of[name]["fairseq"] = str(path)
         elif kind not in SYSTEMS:
             path = export.to_ctranslate2(model, place / kind, kind, data.path)
-            found[name]["folder"] = str(path)
-    return found
-
-
-def common_size(told: dict[str, Any]) -> int:
-    """How many sentences a system is given at a time: as many as the largest batch.
-
-    Ends the program where another would not cut it evenly: its last batches would all be short.
-    """
-    sizes = sorted({setting["batch"] for setting in told.values()})
-    if any(sizes[-1] % size for size in sizes):
-        raise SystemExit(f"batches of {', '.join(map(str, sizes))}: each has to divide the largest")
-    return int(sizes[-1])
+            settings_of[name]["folder"] = str(path)
+    return settings_of
 
 
 def subwords_of(lines: Sequence[str], setting: dict[str, Any]) -> list[int]:
-    """How many each line of the source is."""
+    """Return the number of subwords of each source line."""
     from sentencepiece import SentencePieceProcessor
 
     encoder = SentencePieceProcessor(model_file=setting["subwords"][setting["source"]])
@@ -233,7 +215,7 @@ def subwords_of(lines: Sequence[str], setting: dict[str, Any]) -> list[int]:
 
 
 def batches_of(lengths: Sequence[int], size: int) -> list[list[int]]:
-    """Numbers of lines of such lengths, the longest first, `size` at a time."""
+    """Return batches of line numbers, longest first."""
     ordered = sorted(range(len(lengths)), key=lambda number: -lengths[number])
     return [ordered[start : start + size] for start in range(0, len(ordered), size)]
 
@@ -241,68 +223,55 @@ def batches_of(lengths: Sequence[int], size: int) -> list[list[int]]:
 def race(
     systems: Sequence[Running], lines: Sequence[str], batches: Sequence[list[int]], rounds: int
 ) -> tuple[Seconds, dict[str, list[str]]]:
-    """What each system took, and its translations of the lines. batches: numbers of lines."""
-    seconds: Seconds = {system.name: [] for system in systems}
+    """Return the seconds per round and the translations of each system.
+
+    Args:
+        batches: numbers of the lines in each batch.
+    """
+    seconds: Seconds = {system.name: [0.0] * rounds for system in systems}
     texts = {system.name: [""] * len(lines) for system in systems}
-    for system in systems:  # the first of all loads what it needs
+    for system in systems:  # warm up
         system.translate([lines[number] for number in batches[-1]])
-    for _ in range(rounds):
-        for system in systems:
-            seconds[system.name].append([])
+    for current in range(rounds):
         for turn, batch in enumerate(batches):
             first = turn % len(systems)
             for system in (*systems[first:], *systems[:first]):
-                taken, hypotheses = system.translate([lines[number] for number in batch])
-                seconds[system.name][-1].append(taken)
+                duration, hypotheses = system.translate([lines[number] for number in batch])
+                seconds[system.name][current] += duration
                 for number, text in zip(batch, hypotheses, strict=True):
                     texts[system.name][number] = text
     return seconds, texts
 
 
-def base_of(seconds: Seconds) -> str:
-    """The fastest batch size of the first system: speeds against any other would flatter."""
-    kind = next(iter(seconds)).partition("@")[0]  # bf16 is another
-    alike = [name for name in seconds if name.partition("@")[0] == kind]
-    return min(alike, key=lambda name: statistics.median(map(sum, seconds[name])))
-
-
 def span(values: Sequence[float], digits: int) -> str:
-    """From the lowest to the highest, if there are several."""
+    """Return the range of several values as text."""
     return f"{min(values):.{digits}f}-{max(values):.{digits}f}" if len(values) > 1 else ""
 
 
-def speed_cells(base: list[list[float]], rounds: list[list[float]]) -> list[str]:
-    """How many times as fast over all sentences: median and span of the rounds; then by batch."""
-    from side_by_side.tables import quartiles, ratios
-
-    whole = ratios([sum(batches) for batches in base], [sum(batches) for batches in rounds])
-    single = ratios(*([taken for batches in side for taken in batches] for side in (base, rounds)))
-    return [f"{statistics.median(whole):.2f}", span(whole, 2), quartiles(single, 2)]
-
-
 def table(seconds: Seconds, texts: dict[str, list[str]], references: Sequence[str]) -> list[str]:
-    """A line a system; speeds are relative to the base."""
+    """Return a row per system, with speeds relative to the first."""
     from sacrebleu import corpus_bleu
-    from side_by_side.tables import head, line
+    from side_by_side.tables import head, line, ratios
 
-    first, base = next(iter(seconds)), seconds[base_of(seconds)]
-    cells = ["system", "sentences / s", "rounds", "speed", "rounds", "batches", "BLEU", "differ"]
+    first = next(iter(seconds))
+    cells = ["system", "sentences / s", "rounds", "speed", "rounds", "BLEU", "differ"]
     lines = head(cells, 1)
     for name, rounds in seconds.items():
-        rates = [len(references) / sum(batches) for batches in rounds]
+        rates = [len(references) / duration for duration in rounds]
+        speeds = ratios(seconds[first], rounds)
         differ = sum(a != b for a, b in zip(texts[first], texts[name], strict=True))
         cells = [name, f"{statistics.median(rates):.1f}", span(rates, 1)]
-        cells += speed_cells(base, rounds)
+        cells += [f"{statistics.median(speeds):.2f}", span(speeds, 2)]
         cells += [f"{corpus_bleu(texts[name], [list(references)]).score:.2f}", str(differ)]
         lines.append(line(cells))
     return lines
 
 
 def main() -> None:
-    """Export, race, print."""
+    """Export the model, race the systems and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", type=Path, help="run or checkpoint of one language pair")
-    systems = "stock,stock@16,stock@128,ours,float32,int8,int8@16"
+    systems = "stock,stock@16,ours,float32,int8,int8@16"
     help_line = "NAME@16: 16 sentences per batch (%(default)s)"
     parser.add_argument("--systems", default=systems, help=help_line)
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
@@ -310,20 +279,20 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=1000, help="of the test set (1000)")
     parser.add_argument("--beam", type=int, default=5, help="beam size (5)")
     parser.add_argument("--batch", type=int, default=64, help="sentences per batch (64)")
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: of a busy machine")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     names = args.systems.split(",")
     with tempfile.TemporaryDirectory() as temporary:
-        told = settings(args, names, Path(temporary))
-        data = Path(told[names[0]]["data"]) / "text"
-        sides = [told[names[0]][side] for side in ("source", "target")]
+        chosen = settings(args, names, Path(temporary))
+        data = Path(chosen[names[0]]["data"]) / "text"
+        sides = [chosen[names[0]][side] for side in ("source", "target")]
         source, reference = (
             (data / f"test.{side}").read_text(encoding="utf-8").split("\n")[: args.sentences]
             for side in sides
         )
-        batches = batches_of(subwords_of(source, told[names[0]]), common_size(told))
-        running = [Running(name, told[name], args.clock) for name in names]
+        largest = max(setting["batch"] for setting in chosen.values())
+        batches = batches_of(subwords_of(source, chosen[names[0]]), largest)
+        running = [Running(name, chosen[name]) for name in names]
         seconds, texts = race(running, source, batches, args.rounds)
         for system in running:
             system.end()
@@ -331,8 +300,7 @@ def main() -> None:
 
     print(
         f"{args.model}, {len(source):,} sentences, beam {args.beam}, batches of {args.batch}, "
-        f"one thread, {args.rounds} round{'s' * (args.rounds > 1)}, {args.clock} time, "
-        f"{machine()}; speeds are relative to {base_of(seconds)}\n"
+        f"one thread, rounds: {args.rounds}, processor time, {machine()}\n"
     )
     print("\n".join(table(seconds, texts, reference)))
 

@@ -1,32 +1,31 @@
-r"""On a GPU: are half precision's numbers right, how fast is training, and what bounds it.
+r"""Check half precision on a GPU, and measure the speed of training and its limits.
 
     python benchmarks/gpu_check.py                            # everything, within 25 minutes
-    python benchmarks/gpu_check.py --results gpu.json         # go on where a run was cut off
+    python benchmarks/gpu_check.py --results gpu.json         # resume an interrupted run
     python benchmarks/gpu_check.py --device cpu --layers 1 --width 64 --tokens 256 \
-        --vocabulary 100 --precisions bf16 --rounds 2         # the same logic, anywhere
+        --vocabulary 100 --precisions bf16 --rounds 2         # the same on a CPU
 
-Correctness, 6L-6L without dropout: loss, logits and gradients of one padded batch in bf16 and fp16
-against fp32 (and of fp32 against stock fairseq's), each by its distance over the size of what it
-should be. Ours with --residual-scheme post-ln has the weights of the stock model, which shows what
-the precision itself costs; ours may be at the most 1.5 times as far off. DeepNorm's has no such
-yardstick in fairseq; its row is held to the same distances. All are means over four draws of
-weights, with fixed seeds.
+Correctness, 6L-6L without dropout: relative errors of the loss, logits and gradients of one padded
+batch in bf16 and fp16 against fp32, and in fp32 against stock fairseq. With --residual-scheme
+post-ln, ours has the weights of the stock model, whose errors show the cost of the precision; ours
+may be at most 1.5 times as large. fairseq has no reference for DeepNorm, so its row has the same
+limits. All errors are means over four draws of weights with fixed seeds.
 
-Training, 512/2048/8 and batches of 4,096 positions unless told otherwise: fairseq's stock
-`transformer` against ours, plain and with --compile, as in training_speed.py: updates in turn where
-the GPU's memory holds them all ("in turn"), one system after the other where it does not; then
-"speed" is the ratio of medians. "kernels"
-is the time of the GPU's kernels in an update, by torch's profiler, over the time of an update
-without the profiler: near 100 % the GPU is what bounds it, far below it waits for Python.
-"products" is the part of the kernels' time that multiplies matrices. On the CPU both are of torch's
-operations, and "peak" is the resident set.
+Training, by default 512/2048/8 and batches of 4,096 positions: fairseq's stock `transformer`
+against ours, with and without --compile. As in training_speed.py, systems run updates in turn if
+the GPU's memory holds them all ("in turn"); otherwise they run one after the other, and "speed" is
+the ratio of medians. "kernels" is the time of the GPU's kernels in an update, from torch's
+profiler, divided by the time of an update without the profiler: near 100 %, the GPU is the limit;
+far below, it waits for Python. "products" is the share of matrix products in the kernels' time. On
+a CPU, both refer to torch's operations, and "peak" is the resident set.
 
-Sharded, the deepest of --layers in bf16 without dropout: the same training plain and with
---ddp-backend fully_sharded, which has nothing to split on one device. Its updates may take 5 % more
-(judged on a GPU alone), and its losses differ by what bf16 rounds.
+Sharded, the deepest of --layers in bf16 without dropout: the same training with and without
+--ddp-backend fully_sharded, which does not split anything on one device. Its updates may take 5 %
+longer (judged only on a GPU), and its losses may differ by the rounding of bf16.
 
-One Markdown table each. Every finished line is kept in --results, and a further run with the same
-file measures what is missing. Exit status 1 where a number is off, 2 without a GPU.
+Each part prints one Markdown table. Finished rows are stored in --results, and a later run with the
+same file measures the missing ones. The exit status is 1 if a limit is exceeded, and 2 without a
+GPU.
 """
 
 import argparse
@@ -46,7 +45,7 @@ from side_by_side.systems import Shape
 
 
 def parse() -> argparse.Namespace:
-    """The command line; ends where there is no GPU."""
+    """Parse the command line; exit if there is no GPU."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -79,7 +78,7 @@ def parse() -> argparse.Namespace:
 
 
 def train(options: argparse.Namespace, results: Results, began: float) -> list[str]:
-    """The rows of training from the shallowest shape to the deepest; what there was no time for."""
+    """Return the rows of training, from the shallowest shape to the deepest, as time permits."""
     longest, left = 0.0, []
     for layers in sorted(options.layers):
         for precision in options.precisions:
@@ -99,7 +98,7 @@ def train(options: argparse.Namespace, results: Results, began: float) -> list[s
 
 
 def main() -> int:
-    """Correctness, training, and the cost of sharding."""
+    """Check correctness, training speed and the cost of sharding."""
     options, began = parse(), time.monotonic()
     logging.disable(logging.WARNING)  # fairseq describes each model at length
     warnings.simplefilter("ignore")

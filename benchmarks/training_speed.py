@@ -1,4 +1,4 @@
-r"""Training updates of ours, fairseq's stock `transformer` and torchscale's DeepNet, side by side.
+r"""Compare training updates of ours, fairseq's stock `transformer` and torchscale's DeepNet.
 
     python benchmarks/training_speed.py --layers 18 --width 64          # one shape, a minute or two
     python benchmarks/training_speed.py --layers 6 18 50 100 500 --width 64 256 512 --threads 2
@@ -7,26 +7,27 @@ r"""Training updates of ours, fairseq's stock `transformer` and torchscale's Dee
     python benchmarks/training_speed.py --layers 18 --width 64 --systems stock,ours \
         --variant "adam=--optimizer adam" --variant "before@../old-checkout="
 
-Each system trains through fairseq's own Trainer and iterators, in a process of its own that is kept
-alive; in every round each makes one update, on the same batch, in an order that changes. A
-batch is --tokens positions at the most, of made-up sentences as long as Multi30k's.
+Each system trains through fairseq's own Trainer and iterators in its own process. In every round,
+each runs one update on the same batch, in an order that rotates. A batch has at most --tokens
+positions of generated sentences with the lengths of Multi30k.
 
     stock       --arch transformer, fairseq's adam and label_smoothed_cross_entropy; this process
                 does not import the plugin
     ours        --arch deepnet_transformer with fused_adam and chunked_label_smoothed_cross_entropy
     torchscale  its EncoderDecoder with DeepNorm, fairseq's adam and criterion; pip installs it from
-                PyPI into a temporary folder, the first time (--systems stock,ours: without)
+                PyPI into a temporary folder on first use (--systems stock,ours: without)
 
-"speed" is the median over rounds of the base's time over the system's in the same round; the base
-is the first system. All systems have to fit into memory together.
-Parts, medians of their shares, are explained in side_by_side/parts.py. "products" is the time of
-the update's matrix products by themselves, in --precision and measured in the same round, over that
-of the update: the limit is 100 %. Padding takes part in attention's alone. It is left out for a
-variant that trains in another precision. "peak" is the peak resident set of the process less what
-it held before the model was built. Exit status 1 where a system is missing.
+"speed" is the median over rounds of the base's time divided by the system's time in the same round;
+the base is the first system. All systems must fit into memory together. side_by_side/parts.py
+describes the phases, whose median shares are printed. "products" is the time of the update's matrix
+products alone, in --precision and measured in the same round, divided by that of the update: the
+limit is 100 %. Only attention's products include padding. The column is empty for a variant in
+another precision. "peak" is the peak resident set of the process minus its size before the model
+was built. The exit status is 1 if a system is missing.
 
---clock cpu reads the processor time of the process, which other programs disturb less than the
-wall clock; with more than one thread it is the sum over threads, so that the wall is read there.
+--clock cpu reads the processor time of the process, which other programs disturb less than
+    wall-clock time. With more than one thread it would be the sum over threads, so the wall clock
+    is used.
 """
 
 import argparse
@@ -43,7 +44,7 @@ from side_by_side.systems import PRECISIONS, Shape
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -72,7 +73,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run the rounds shape by shape; print the table as it grows."""
+    """Run the rounds shape by shape, and print the table as it grows."""
     options = parse()
     entered = systems.chosen(options)
     print(

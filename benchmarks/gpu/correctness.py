@@ -1,4 +1,4 @@
-"""Half precision's numbers against fp32's, beside those of stock fairseq."""
+"""Errors of half precision against fp32, beside those of stock fairseq."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FP32_DISTANCE = 1e-4  # sums are made in another order
 ALLOWED = 1.5
 DRAWS = 4
-"""Seeds whose distances are averaged. DeepNorm's gradients are 1.30 times as far off as Post-LN's,
-with a standard deviation of 0.14 from draw to draw (bf16, 64 wide, 24 draws): one draw of ten is
-above ALLOWED."""
+"""Number of seeds to average. DeepNorm's gradient error is 1.30 times Post-LN's, with a standard
+deviation of 0.14 between draws (bf16, 64 wide, 24 draws): one draw in ten exceeds ALLOWED."""
 PADDING = 1
 LOSS_SCALE = 128.0  # fairseq's first for --fp16
 HEAD = ["model", "precision", "of", "against", "loss", "logits", "gradients", "worst", ""]
@@ -27,7 +26,7 @@ HEAD = ["model", "precision", "of", "against", "loss", "logits", "gradients", "w
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-    """Of one batch: the loss a token, the logits where there are words, and the gradients."""
+    """Results for one batch: loss per token, logits without padding, and gradients."""
 
     loss: float
     logits: torch.Tensor
@@ -35,7 +34,7 @@ class Numbers:
 
 
 def numbers(model: Any, criterion: Any, sample: dict[str, Any], dtype: torch.dtype) -> Numbers:
-    """What a copy of the model in `dtype` computes, on the host in fp32."""
+    """Return the results of a copy of the model in `dtype`, on the host in fp32."""
     model = copy.deepcopy(model).to(dtype).train()
     scale = LOSS_SCALE if dtype is torch.float16 else 1.0
     loss, size, _ = criterion(model, sample)
@@ -50,15 +49,15 @@ def numbers(model: Any, criterion: Any, sample: dict[str, Any], dtype: torch.dty
 
 
 def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    """|found - wanted| / |wanted|."""
+    """Return |found - wanted| / |wanted|."""
     return float((found - wanted).norm() / wanted.norm().clamp_min(1e-30))
 
 
 def distances(found: Numbers, wanted: Numbers) -> dict[str, float]:
-    """Of the loss, the logits, all gradients as one vector, and the worst parameter's gradient.
+    """Return errors of the loss, the logits, all gradients as one vector, and the worst parameter.
 
-    Keys' biases are not looked at: what they add is the same for all keys of a query, so that their
-    gradient is zero but for rounding.
+    The biases of keys are excluded: they add the same to all keys of a query, so their gradient is
+    zero except for rounding.
     """
     names = [name for name in wanted.gradients if not name.endswith("k_proj.bias")]
     whole = [torch.cat([n.gradients[name].flatten() for name in names]) for n in (found, wanted)]
@@ -71,7 +70,7 @@ def distances(found: Numbers, wanted: Numbers) -> dict[str, float]:
 
 
 def padded_batch(trainer: Any) -> dict[str, Any]:
-    """The batch whose sources have the most padding, on the device."""
+    """Return the batch whose sources have the most padding, on the device."""
     from side_by_side.worker import batches
 
     several = batches(trainer)
@@ -83,9 +82,9 @@ def padded_batch(trainer: Any) -> dict[str, Any]:
 
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """A line for each precision of ours and of stock fairseq's model, with and without its weights.
+    """Return a row for each precision of ours and stock fairseq, with shared and with own weights.
 
-    Distances are means over DRAWS. A line's `right` is None where it only serves to compare.
+    Errors are means over DRAWS. `right` is None in rows that only serve as comparison.
     """
     shape = Shape(min(6, *options.layers), options.width, options.vocabulary, 1024)
     shape = dataclasses.replace(shape, tokens=min(1024, options.tokens))
@@ -111,7 +110,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 def draw(
     seed: int, shape: Shape, options: argparse.Namespace
 ) -> dict[tuple[str, str], dict[str, float]]:
-    """Distances by precision and model, of weights drawn from this seed."""
+    """Return errors by precision and model, for weights drawn from this seed."""
     from side_by_side.worker import build, load
 
     plain = ("--dropout=0",)

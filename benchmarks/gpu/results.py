@@ -1,4 +1,4 @@
-"""Finished lines in a file, so that a further run measures what is missing."""
+"""Table rows in a file, so that a later run measures only the missing ones."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 
 class Results:
-    """Finished lines by what they measure, kept in a file.
+    """Finished rows by the name of their measurement, stored in a file.
 
     Arguments:
-        path: of the file; None keeps nothing
-        about: what the lines depend on: a file of anything else is refused
+        path: file; None stores nothing
+        about: settings of the rows; a file with other settings is refused
     """
 
     def __init__(self, path: Path | None, about: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What `--ddp-backend fully_sharded` costs on one device, where there is nothing to split."""
+"""Overhead of `--ddp-backend fully_sharded` on one device, which holds the whole model."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ HEAD = ["model", "precision", "plain, s / update", "sharded, s / update", "overh
 HEAD += ["plain, GiB", "sharded, GiB", ""]
 OVERHEAD = 0.05
 LOSS = 2**-7
-"""Of the loss, after all rounds: twice what bf16 rounds a number by."""
+"""Largest difference of the losses after all rounds: twice the rounding error of bf16."""
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """A line of the deepest shape in bf16; `error` where one of the two did not run.
+    """Return the row of the deepest shape in bf16, with `error` if one of the two runs failed.
 
-    The overhead is judged on a GPU alone.
+    The overhead is judged only on a GPU.
     """
     shape = Shape(max(options.layers), options.width, options.vocabulary, options.tokens, "bf16")
     lines = training.measure(shape, options, SYSTEMS)
@@ -44,7 +44,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def row(line: dict[str, Any]) -> str:
-    """Its line of the table."""
+    """Return the row of the table."""
     cells = [line["model"], line["precision"]]
     if "error" in line:
         return tables.line([*cells, line["error"], *[""] * (len(HEAD) - 4), "**off**"])

@@ -21,7 +21,7 @@ HEAD += ["kernels", "kernels / update", "products", "peak GiB"]
 
 
 def warm(system: System, shape: Shape, options: argparse.Namespace) -> Process:
-    """A process that has made some updates: a GPU's libraries and torch.compile need several."""
+    """Start a process and warm it up: a GPU's libraries and torch.compile need several updates."""
     updates = 2 if options.device == "cpu" else 8
     return start(system, shape, "wall", options.threads, updates, options.device)
 
@@ -29,8 +29,9 @@ def warm(system: System, shape: Shape, options: argparse.Namespace) -> Process:
 def measure(
     shape: Shape, options: argparse.Namespace, systems: Sequence[System] = SYSTEMS
 ) -> list[dict[str, Any]]:
-    """Return one line per system, all of which are held in memory and make updates in turn; the
-    line of a system that fails says why.
+    """Return one row per system; the row of a system that fails gives the reason.
+
+    All systems are in memory and run updates in turn.
     """
     entered = [system for system in systems if options.compile or "--compile" not in system.options]
     lines: dict[str, dict[str, Any]] = {}

@@ -1,9 +1,9 @@
-"""How long an update's matrix products take by themselves: the limit that no toolkit can beat.
+"""Time of an update's matrix products, the lower limit for any toolkit.
 
-Every product of forward and backward is made at its true size, on operands that are warm in the
-cache, into memory that is there: the vocabulary projection, the linear maps, and attention's
-products of all heads. Only attention's have padding in them. A linear map from a to b channels of n
-positions is three: its result, and the gradients of its input and its weight. Attention has two
+Every product of forward and backward is computed at its true size, with operands warm in the cache
+and memory already allocated: the vocabulary projection, the linear maps, and attention's products
+of all heads. Only attention's include padding. A linear map from a to b channels for n positions
+takes three products: its result, and the gradients of its input and weight. Attention takes two
 forward and four backward.
 """
 
@@ -19,20 +19,20 @@ import torch
 from side_by_side.systems import Shape
 
 LONG: Final = 0.05
-"""Seconds from which one look at a product is enough."""
+"""Seconds from which a single measurement of a product suffices."""
 
 Product = tuple[str, int, int, int, int]
-"""Kind (`mm` or `bmm`), then matrices, rows, inner size, columns."""
+"""Kind (`mm` or `bmm`), number of matrices, rows, inner size, columns."""
 
 
 def linear(positions: int, a: int, b: int) -> list[Product]:
-    """Forward, gradient of the input, gradient of the weight."""
+    """Return the products for the output, the gradient of the input and that of the weight."""
     sizes = ((positions, a, b), (positions, b, a), (b, positions, a))
     return [("mm", 1, *size) for size in sizes]
 
 
 def attention(matrices: int, queries: int, keys: int, channels: int) -> list[Product]:
-    """Of all heads: weights and their gradient; results and queries'; keys' and values'."""
+    """Return attention's products of all heads, forward and backward."""
     weights = ("bmm", matrices, queries, channels, keys)
     results = ("bmm", matrices, queries, keys, channels)
     of_keys = ("bmm", matrices, keys, queries, channels)
@@ -42,36 +42,36 @@ def attention(matrices: int, queries: int, keys: int, channels: int) -> list[Pro
 def products(
     shape: Shape, sentences: int, source: int, target: int, n: int = 0, m: int = 0
 ) -> Counter[Product]:
-    """What an update of a batch multiplies, and how often.
+    """Return the products of an update, with their numbers.
 
     Arguments:
-        sentences, source, target: of the batch; lengths with padding
-        n, m: source and target positions without padding; by default there is none
+        sentences, source, target: size of the batch; lengths with padding
+        n, m: source and target positions without padding; by default there is no padding
     """
     c, f, depth = shape.width, shape.feed_forward, shape.layers
     n, m, heads = n or sentences * source, m or sentences * target, sentences * shape.heads
     d = c // shape.heads
-    found: Counter[Product] = Counter(linear(m, c, shape.vocabulary))
+    counts: Counter[Product] = Counter(linear(m, c, shape.vocabulary))
     encoder = [linear(n, c, c)] * 4 + [linear(n, c, f), linear(n, f, c)]
     encoder += [attention(heads, source, source, d)]
     decoder = [linear(m, c, c)] * 6 + [linear(n, c, c)] * 2 + [linear(m, c, f), linear(m, f, c)]
     decoder += [attention(heads, target, target, d), attention(heads, target, source, d)]
     for group in (*encoder, *decoder):
         for product in group:
-            found[product] += depth
-    return found
+            counts[product] += depth
+    return counts
 
 
-def operations(found: Counter[Product]) -> int:
-    """Multiplications and additions."""
-    return sum(2 * b * n * k * m * count for (_, b, n, k, m), count in found.items())
+def operations(counts: Counter[Product]) -> int:
+    """Return the number of multiplications and additions."""
+    return sum(2 * b * n * k * m * count for (_, b, n, k, m), count in counts.items())
 
 
 class Limits:
-    """Measures products and copies in the precision of a shape.
+    """Measurement of products and copies in the precision of a shape.
 
     Arguments:
-        clock: seconds so far
+        clock: function that returns seconds
     """
 
     def __init__(self, shape: Shape, clock: Callable[[], float]) -> None:
@@ -80,47 +80,48 @@ class Limits:
         self.dtype = types[shape.precision]
 
     def seconds(self, work: Callable[[], Any]) -> float:
-        """The least of a few times of warm work."""
-        taken = []
+        """Return the shortest of several warm executions."""
+        times = []
         for _ in range(4):
             start = self.clock()
             work()
-            taken.append(self.clock() - start)
-            if taken[-1] > LONG:
+            times.append(self.clock() - start)
+            if times[-1] > LONG:
                 break
-        return min(taken)
+        return min(times)
 
     def product(self, product: Product) -> float:
-        """Seconds of one product."""
+        """Return the seconds of one product."""
         kind, b, n, k, m = product
         sizes = ((n, k), (k, m), (n, m))
         if kind == "bmm":
             sizes = tuple((b, *size) for size in sizes)  # type: ignore[assignment]
-        one, other = (torch.randn(size).to(self.dtype) for size in sizes[:2])
+        left, right = (torch.randn(size).to(self.dtype) for size in sizes[:2])
         result = torch.empty(sizes[2], dtype=self.dtype)
         multiply = torch.mm if kind == "mm" else torch.bmm
-        return self.seconds(lambda: multiply(one, other, out=result))
+        return self.seconds(lambda: multiply(left, right, out=result))
 
     def measure(self, sentences: int, source: int, target: int, n: int, m: int) -> dict[str, float]:
-        """Of an update of such a batch: seconds and number of its operations, and the share of
-        attention in the seconds; and how many bytes per second are copied."""
-        found = products(self.shape, sentences, source, target, n, m)
-        seconds = {product: self.product(product) * count for product, count in found.items()}
+        """Return seconds, number and share of attention of an update's operations, and bytes copied
+        per second.
+        """
+        counts = products(self.shape, sentences, source, target, n, m)
+        seconds = {product: self.product(product) * count for product, count in counts.items()}
         total = sum(seconds.values())
-        batched = sum(one for product, one in seconds.items() if product[0] == "bmm")
+        batched = sum(time for product, time in seconds.items() if product[0] == "bmm")
         return {
             "seconds": total,
-            "operations": operations(found),
+            "operations": operations(counts),
             "attention": batched / total,
             "copied": self.copied(),
         }
 
     def copied(self, size: int = 2**28) -> float:
-        """Bytes read and written a second, in a copy that no cache holds."""
-        one, other = torch.zeros(size // 4), torch.zeros(size // 4)
-        taken = []
+        """Return bytes read and written per second in a copy that exceeds the caches."""
+        source, target = torch.zeros(size // 4), torch.zeros(size // 4)
+        times = []
         for _ in range(3):
             start = self.clock()
-            other.copy_(one)
-            taken.append(self.clock() - start)
-        return 2 * size / statistics.median(taken)
+            target.copy_(source)
+            times.append(self.clock() - start)
+        return 2 * size / statistics.median(times)

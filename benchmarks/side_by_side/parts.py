@@ -1,4 +1,4 @@
-"""Where the time of an update goes: methods of a trainer, wrapped; no time is counted twice.
+"""Time of the phases of an update, from wrapped methods of a trainer; phases do not overlap.
 
     data        the next batch: collating, and moving it to the device
     forward     the layers and embeddings of both stacks
@@ -7,7 +7,8 @@
     optimiser   zeroing, scaling, clipping, and the step
     rest        fairseq's bookkeeping
 
-The gradient of the decoder's features tells the loss's backward from that of the layers.
+The gradient of the decoder's features separates the backward pass of the loss from that of the
+layers.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ PARTS: Final = ("data", "forward", "loss", "backward", "optimiser", "rest")
 
 
 class Stopwatch:
-    """Seconds a part; the part that began last is charged.
+    """Seconds per phase; the phase that started last is charged.
 
     Arguments:
-        clock: seconds so far
+        clock: function that returns seconds
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -49,20 +50,20 @@ class Stopwatch:
         self.running.pop()
 
     def turn(self, part: str) -> None:
-        """What runs now belongs to another part from here on."""
+        """Charge the following time to another phase."""
         self.charge()
         if self.running:
             self.running[-1] = part
 
     def take(self) -> dict[str, float]:
-        """The seconds so far, which are forgotten."""
-        found, self.seconds = self.seconds, dict.fromkeys(PARTS, 0.0)
-        return found
+        """Return the seconds so far, and reset them."""
+        seconds, self.seconds = self.seconds, dict.fromkeys(PARTS, 0.0)
+        return seconds
 
     def wrap(
         self, owner: Any, method: str, part: str, seen: Callable[..., None] | None = None
     ) -> None:
-        """Charge a method of one object to a part; `seen` is given its result and its arguments."""
+        """Charge a method of one object to a phase; `seen` receives its result and arguments."""
         function = getattr(owner, method)
 
         @functools.wraps(function)
@@ -80,7 +81,7 @@ class Stopwatch:
 
 
 def watch(trainer: Any, watch: Stopwatch) -> None:
-    """Hang a stopwatch into fairseq's Trainer."""
+    """Attach a stopwatch to fairseq's Trainer."""
 
     def mark(features: torch.Tensor) -> None:
         if features.requires_grad:

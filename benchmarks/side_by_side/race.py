@@ -1,7 +1,7 @@
-"""Processes that are kept alive, one a system, and rounds in which each makes an update in turn.
+"""Long-lived processes, one per system, that run one update each per round, in turn.
 
-Updates of one round are of the same batch and within seconds of each other, so that what disturbs
-the machine meets all alike: compare them by the ratios within rounds.
+Updates of one round use the same batch within seconds of each other, so that disturbances of the
+machine affect all alike. Compare systems by ratios within rounds.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from side_by_side.systems import Shape, System
 
 LIMITS: Final = "limits"
 WARM_UP: Final = 2
-"""Updates that are not measured: the optimiser's state, memory, caches."""
+"""Updates that are not measured: they fill the optimiser's state, memory and caches."""
 
 
 class WorkerError(RuntimeError):
-    """A process that has ended."""
+    """Error of a worker process that has ended."""
 
 
 class Process:
-    """A worker that answers orders.
+    """A worker process that executes orders.
 
     Arguments:
-        threads: of its tensors' operations
+        threads: number of threads of torch
     """
 
     def __init__(self, threads: int) -> None:
-        self.said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  (as long as the process)
+        self.errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  (as long as the process)
         paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "side_by_side.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self.said,
+            stderr=self.errors,
             encoding="utf-8",
             env={
                 **os.environ,
@@ -51,7 +51,7 @@ class Process:
         )
 
     def ask(self, order: str, **details: Any) -> dict[str, Any]:
-        """What the worker answers; WorkerError where it has ended."""
+        """Send an order and return its answer; raise WorkerError if the process has ended."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
@@ -67,13 +67,13 @@ class Process:
         return dict(json.loads(answer))
 
     def last_line(self) -> str:
-        """What the worker said last, after a colon; nothing where it was silent."""
-        self.said.seek(0)
-        lines = self.said.read().strip().splitlines()
+        """Return the worker's last line of output after a colon, or an empty string."""
+        self.errors.seek(0)
+        lines = self.errors.read().strip().splitlines()
         return f": {lines[-1].strip()}" if lines else ""
 
     def end(self) -> None:
-        """Let it end; kill it if it does not."""
+        """End the process; kill it if it does not react."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.close()
@@ -91,7 +91,7 @@ def start(
     warm_up: int = WARM_UP,
     device: str = "cpu",
 ) -> Process:
-    """A process with the model built and the updates made that do not count; or a WorkerError."""
+    """Start a process, build its model and warm it up; raise WorkerError if that fails."""
     process = Process(threads)
     what = {"system": {**dataclasses.asdict(system), "plugin": str(system.plugin)}}
     what |= {"shape": dataclasses.asdict(shape)}
@@ -106,7 +106,7 @@ def start(
 
 
 def in_turn(running: Mapping[str, Process], rounds: range) -> Iterator[dict[str, dict[str, Any]]]:
-    """Round by round an update of each, name -> answer; whoever was first is last in the next."""
+    """Yield one update per process and round, by name, in an order that rotates."""
     names = list(running)
     for number in rounds if names else ():
         turn = number % len(names)
@@ -117,9 +117,9 @@ def in_turn(running: Mapping[str, Process], rounds: range) -> Iterator[dict[str,
 def race(
     systems: list[System], shape: Shape, rounds: int, clock: str, threads: int
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-    """Race all systems, and the limits: an answer per round by name, and notes on failures.
+    """Race all systems and the limits. Return answers per round by name, and notes on failures.
 
-    All run at the same time, so all have to fit into memory together.
+    All systems run at the same time, so they must fit into memory together.
     """
     notes: list[str] = []
     running: dict[str, Process] = {}
@@ -130,16 +130,16 @@ def race(
                 running[system.name] = start(system, shape, clock, threads)
             except WorkerError as failure:
                 notes.append(f"{shape.name}: {system.name}: {failure}")
-        found: dict[str, list[dict[str, Any]]] = {name: [] for name in (*running, LIMITS)}
+        results: dict[str, list[dict[str, Any]]] = {name: [] for name in (*running, LIMITS)}
         limits.ask("limits", shape=dataclasses.asdict(shape), clock=clock)
         for answers in in_turn(running, range(rounds)):
             for name, answer in answers.items():
-                found[name].append(answer)
+                results[name].append(answer)
             products = limits.ask("products", sizes=answer["sizes"])
-            found[LIMITS].append({**products, "round": answer["round"]})
+            results[LIMITS].append({**products, "round": answer["round"]})
     except WorkerError as failure:
         return {}, [*notes, f"{shape.name}: {failure}"]
     finally:
         for process in (*running.values(), limits):
             process.end()
-    return {name: answers for name, answers in found.items() if answers}, notes
+    return {name: answers for name, answers in results.items() if answers}, notes

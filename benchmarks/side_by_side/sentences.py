@@ -1,4 +1,4 @@
-"""A made-up corpus with the lengths of Multi30k, cut into batches as fairseq does it."""
+"""Generated corpus with the lengths of Multi30k, batched by fairseq."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SHORTEST, LONGEST = 5, 62
 
 
 class Pairs(LanguagePairDataset):
-    """Pairs whose batches do not depend on whether fairseq loses the last one, or is kept from it.
+    """Pairs whose batches do not depend on fairseq's handling of the last batch.
 
-    fairseq throws the last batch away if its size is no multiple of eight; the plugin gives it
-    back. All systems here are to meet the same batches.
+    fairseq drops the last batch if its size is not a multiple of eight, and the plugin keeps it.
+    All systems must receive the same batches.
     """
 
     def batch_by_size(self, indices: Any, **options: Any) -> Any:
@@ -38,10 +38,10 @@ class Pairs(LanguagePairDataset):
 
 
 class MadeUpTask(FairseqTask):
-    """Random pairs in memory, as the task of a training.
+    """Task with random pairs in memory.
 
     Arguments:
-        vocabulary: entries of the one dictionary
+        vocabulary: size of the joint dictionary
     """
 
     def __init__(self, vocabulary: int) -> None:
@@ -75,7 +75,7 @@ class MadeUpTask(FairseqTask):
 
 
 def pair_of_lengths(draw: random.Random) -> tuple[int, int]:
-    """Subwords of a source sentence and of its target, end of sentence included."""
+    """Return the subwords of a source sentence and its target, including end of sentence."""
     log_source = draw.gauss(*LOG_LENGTH)
     log_target = log_source + draw.gauss(*LOG_RATIO)
     source, target = (

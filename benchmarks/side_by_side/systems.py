@@ -1,4 +1,4 @@
-"""What is compared: shapes of models, and the systems that train them."""
+"""Shapes of models, and the systems that train them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ FAST: Final = {
     "--criterion": ("chunked_label_smoothed_cross_entropy", "label_smoothed_cross_entropy"),
     "--optimizer": ("fused_adam", "adam"),
 }
-"""What ours trains with, and fairseq's own, which the others train with."""
+"""Options of ours, and fairseq's own, which the other systems use."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A training.
+    """Shape of a model and its training.
 
     Arguments:
-        layers: a side
+        layers: layers per side
         width: channels
-        vocabulary: entries of the shared table, special symbols included
-        tokens: of a batch, padding included (--max-tokens)
+        vocabulary: size of the shared table, including special symbols
+        tokens: positions per batch, including padding (--max-tokens)
         precision: fp32, bf16 or fp16
         ffn: feed-forward width; by default twice a width of 64 and four times any other
     """
@@ -45,7 +45,7 @@ class Shape:
 
     @property
     def heads(self) -> int:
-        """Of 64 channels, two at least."""
+        """Number of heads of 64 channels, at least two."""
         return max(2, self.width // 64)
 
     @property
@@ -53,7 +53,7 @@ class Shape:
         return f"{self.layers}L-{self.layers}L, {self.width}/{self.feed_forward}/{self.heads}"
 
     def arguments(self) -> list[str]:
-        """fairseq-train's options, system aside."""
+        """Return fairseq-train's options that do not depend on the system."""
         words = ["none", "--share-all-embeddings", "--dropout=0.1", "--label-smoothing=0.1"]
         for side in ("encoder", "decoder"):
             words += [f"--{side}-layers={self.layers}", f"--{side}-embed-dim={self.width}"]
@@ -65,13 +65,13 @@ class Shape:
 
 @dataclass(frozen=True)
 class System:
-    """Something that trains.
+    """A training system.
 
     Arguments:
-        name: in the table
+        name: name in the table
         kind: one of KINDS
-        options: of fairseq-train, after and so before all others
-        plugin: the checkout whose fairseq_deepnet ours is
+        options: further options of fairseq-train, which override others
+        plugin: checkout of fairseq_deepnet
     """
 
     name: str
@@ -80,7 +80,7 @@ class System:
     plugin: Path = ROOT
 
     def arguments(self, shape: Shape) -> list[str]:
-        """fairseq-train's command line; to be called where the plugin is imported, if ours."""
+        """Return fairseq-train's command line; for ours, the plugin must be imported."""
         arch = {"stock": "transformer", "ours": "deepnet_transformer"}.get(self.kind, self.kind)
         words = [*shape.arguments(), f"--arch={arch}"]
         for option, (fast, plain) in FAST.items():
@@ -89,7 +89,7 @@ class System:
 
 
 def has(name: str) -> bool:
-    """Whether a criterion or an optimiser of this name is registered with fairseq."""
+    """Return True if fairseq knows a criterion or optimiser of this name."""
     from fairseq.criterions import CRITERION_REGISTRY
     from fairseq.optim import OPTIMIZER_REGISTRY
 
@@ -97,7 +97,7 @@ def has(name: str) -> bool:
 
 
 def variant(text: str) -> System:
-    """Ours with options: `NAME=OPTIONS`, or `NAME@CHECKOUT=OPTIONS` for another checkout."""
+    """Parse a variant of ours: `NAME=OPTIONS`, or `NAME@CHECKOUT=OPTIONS` for another checkout."""
     name, equals, options = text.partition("=")
     name, _, checkout = name.partition("@")
     if not (name and equals):
@@ -109,7 +109,7 @@ def variant(text: str) -> System:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that choose systems."""
+    """Add the options that select systems."""
     parser.add_argument(
         "--systems", default="stock,ours,torchscale", help="the first is the base (%(default)s)"
     )
@@ -124,7 +124,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen(options: argparse.Namespace) -> list[System]:
-    """The systems asked for, in order."""
+    """Return the selected systems, in order."""
     names = [name for name in options.systems.split(",") if name]
     unknown = [name for name in names if name not in KINDS]
     if unknown:

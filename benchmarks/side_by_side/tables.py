@@ -1,4 +1,4 @@
-"""Medians, spread, and Markdown."""
+"""Medians, spread and Markdown."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ HEAD = ["model", "system", "s / update", "quartiles", "tokens / s", "speed", "qu
 HEAD += [*PARTS, "products", "peak MiB"]
 
 ADAM_BYTES = 28
-"""Of fp32: weight, gradient and two moments are read, all but the gradient are written."""
+"""Bytes in fp32: weight, gradient and two moments are read; all but the gradient are written."""
 
 
 def quartiles(values: Sequence[float], digits: int) -> str:
-    """The middle half of the values."""
+    """Return the lower and upper quartile as text."""
     if len(values) < 2:
         return ""
     lower, _, upper = statistics.quantiles(values, n=4, method="inclusive")
@@ -28,16 +28,16 @@ def quartiles(values: Sequence[float], digits: int) -> str:
 
 
 def ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
-    """base / other, round by round."""
+    """Return base / other for each round."""
     return [one / two for one, two in zip(base, other, strict=False)]
 
 
 Answers = Sequence[dict[str, Any]]
-"""Of a system's updates: seconds by either clock, and the round."""
+"""Updates of a system: seconds by either clock, and the round."""
 
 
 def in_turn(base: Answers, other: Answers, first: str, second: str | None = None) -> list[float]:
-    """Return base[first] / other[second] in the rounds that both took part in."""
+    """Return base[first] / other[second] for the rounds of both."""
     rounds = {one["round"]: one[first] for one in base}
     key = second or first
     return [rounds[one["round"]] / one[key] for one in other if one["round"] in rounds]
@@ -53,12 +53,12 @@ def line(cells: Sequence[str]) -> str:
 
 
 def head(cells: Sequence[str], words: int) -> list[str]:
-    """A table's first two lines, the first `words` columns aligned to the left."""
+    """Return the first two lines of a table, with the first `words` columns left-aligned."""
     return [line(cells), "|" + "---|" * words + "---:|" * (len(cells) - words)]
 
 
 def rows(shape: Shape, found: dict[str, list[dict[str, Any]]], clock: str, base: str) -> list[str]:
-    """A line a system; without the base, which did not run, they have no speed."""
+    """Return a row per system; speeds are empty if the base did not run."""
     names = [name for name in found if name != LIMITS]
     limits, yardstick = found.get(LIMITS, []), found.get(base, [])
     lines = []
@@ -85,7 +85,7 @@ def rows(shape: Shape, found: dict[str, list[dict[str, Any]]], clock: str, base:
 
 
 def about_limits(shape: Shape, found: dict[str, list[dict[str, Any]]]) -> str:
-    """What the limits were, in a sentence."""
+    """Describe the limits in a sentence."""
     limits = found.get(LIMITS, [])
     if not limits:
         return ""
@@ -102,7 +102,7 @@ def about_limits(shape: Shape, found: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def machine() -> str:
-    """The processor."""
+    """Return the name of the processor."""
     for text in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if text.startswith("model name"):
             return text.partition(":")[2].strip()

@@ -1,6 +1,6 @@
-"""torchscale's EncoderDecoder with DeepNorm, as a model of fairseq: `--arch torchscale`.
+"""torchscale's EncoderDecoder with DeepNorm as a model of fairseq: `--arch torchscale`.
 
-Its package does not mask the padding of sources, which spares it a little work.
+The package does not mask the padding of sources, which saves it a little work.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ VERSION: Final = "0.3.0"
 
 
 def folder() -> Path:
-    """Where it is installed."""
+    """Folder of the installation."""
     return Path(tempfile.gettempdir()) / f"torchscale-{VERSION}"
 
 
 def build(args: Namespace, vocabulary: int) -> Any:
-    """torchscale's own model in fairseq's options."""
+    """Build torchscale's model from fairseq's options."""
     install(VERSION, folder())
     sys.path.insert(0, str(folder()))
     stand_in_for_timm()
@@ -54,7 +54,7 @@ def build(args: Namespace, vocabulary: int) -> Any:
 
 @register_model("torchscale")
 class TorchscaleModel(BaseFairseqModel):
-    """What fairseq's Trainer and criterions call, around `build`."""
+    """Interface of fairseq's Trainer and criterions around `build`."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
@@ -82,5 +82,5 @@ class TorchscaleModel(BaseFairseqModel):
 
 @register_model_architecture("torchscale", "torchscale")
 def torchscale(args: Namespace) -> None:
-    """fairseq's defaults."""
+    """Set fairseq's defaults."""
     base_architecture(args)

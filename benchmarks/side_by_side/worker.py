@@ -1,7 +1,7 @@
-"""The process of one system: builds fairseq's Trainer, then makes an update whenever it is told.
+"""Process of one system: builds fairseq's Trainer and runs updates on request.
 
-Started by `race`, which writes a line of JSON for each order and reads a line for each answer.
-The stock system's process never imports the plugin, so that nothing of it can act there.
+`race` starts it, writes one line of JSON per order and reads one line per answer. The process of
+the stock system never imports the plugin.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from side_by_side.parts import Stopwatch, watch
 from side_by_side.systems import Shape, System
 
 PRODUCTS = ("gemm", "cutlass", "nvjet", "aten::mm", "aten::bmm", "aten::addmm")
-"""What kernels, and torch's operations, that multiply matrices are called."""
+"""Parts of the names of kernels and operations that multiply matrices."""
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 def load(system: System) -> None:
-    """Register what the system needs with fairseq."""
+    """Import what registers the system with fairseq."""
     import fairseq  # noqa: F401
 
     if system.kind == "ours":
@@ -38,7 +38,7 @@ def load(system: System) -> None:
 
 
 def build(system: System, shape: Shape, device: str = "cpu") -> Any:
-    """fairseq's Trainer of a shape, on made-up sentences; `load` comes before."""
+    """Build fairseq's Trainer of a shape on generated sentences, after `load`."""
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.models import ARCH_MODEL_REGISTRY
@@ -56,7 +56,7 @@ def build(system: System, shape: Shape, device: str = "cpu") -> Any:
 
 
 def batches(trainer: Any) -> Iterator[list[Any]]:
-    """What Trainer.train_step is given, epoch after epoch, by fairseq's own iterators."""
+    """Yield the arguments of Trainer.train_step from fairseq's iterators, epoch after epoch."""
     from fairseq.data import iterators
 
     epochs = trainer.get_train_iterator(epoch=1, load_dataset=False)
@@ -68,9 +68,9 @@ class Worker:
     """One system, ready to train.
 
     Arguments:
-        clock: of the parts, one of CLOCKS
+        clock: one of CLOCKS, for the phases
         device: cpu or cuda
-        warm: updates of a tiny model before, so that what torch loads on first use is not charged
+        warm: updates of a tiny model before, so that torch's initialisation is not charged
     """
 
     def __init__(self, system: System, shape: Shape, clock: str, device: str = "cpu") -> None:
@@ -107,13 +107,14 @@ class Worker:
             self.trainer.optimizer.step = remembering
 
     def peak(self) -> int:
-        """The most bytes so far beyond what was there before the model: tensors on a GPU, the
-        resident set on the CPU."""
+        """Return the peak of bytes since before the model was built: tensors on a GPU, the resident
+        set on a CPU.
+        """
         most = self.on_device if self.device == "cuda" else most_resident()
         return max(0, most - self.base)
 
     def step(self) -> dict[str, Any]:
-        """One update: seconds in all and by part, what the batch was, memory so far."""
+        """Run one update; return its seconds in all and by phase, its batch, and the memory."""
         wall, cpu = time.perf_counter(), time.process_time()
         self.stopwatch.begin("data")
         samples = next(self.batches)
@@ -136,8 +137,9 @@ class Worker:
         }
 
     def kernels(self, updates: int = 2) -> dict[str, float]:
-        """By torch's profiler, an update: seconds of its kernels, of those that multiply matrices,
-        and how many there are; on the CPU of its operations."""
+        """Profile an update: seconds of its kernels and of matrix products among them, and their
+        number; on a CPU, of its operations.
+        """
         from torch.profiler import ProfilerActivity, profile
 
         cuda = self.device == "cuda"
@@ -158,7 +160,7 @@ class Worker:
 
 
 def answer(order: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-    """Do what an order says."""
+    """Execute an order."""
     if order["do"] == "limits":
         from side_by_side.limits import Limits
 
@@ -177,7 +179,7 @@ def answer(order: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer orders until there are no more; standard output is for answers alone."""
+    """Execute orders until standard input ends; standard output is only for answers."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     logging.disable(logging.WARNING)  # fairseq describes each model at length
