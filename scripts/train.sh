@@ -38,15 +38,13 @@
 #     NODE_RANK     number of this node, from 0
 #     MASTER_ADDR   host name of node 0
 #     MASTER_PORT   free port of node 0 (29500)
-#     NODE_TIMEOUT  seconds that the nodes wait for one another (600)
 #   SLURM: inside a job (salloc, or scripts/slurm_train.sbatch), srun starts one task per node. Elsewhere
 #     LAUNCHER=slurm submits the run with sbatch; GPUS must then be set.
-#     SRUN_OPTIONS    further options of srun ()
 #     SBATCH_...      SLURM's own variables, such as SBATCH_PARTITION and SBATCH_TIMELIMIT
 #
 # Signals: SIGTERM or SIGUSR1, sent to this script or to any of its processes on any node, ends the run after
 # the current update with a checkpoint. The same command resumes with the same numbers. A second
-# signal, the end of PREEMPTION_GRACE or Ctrl-C ends the run at once. If this script is killed,
+# signal or the end of PREEMPTION_GRACE kills the run. Ctrl-C does the same as SIGTERM. If this script is killed,
 # its processes receive the signal and save a checkpoint.
 #
 # Divergence: with --on-divergence fallback a diverging run resumes from the newest earlier checkpoint with gentler

@@ -33,7 +33,7 @@ from .events import Circumstances, Event, Finding, Kind, likely_cause, region_te
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_FALLBACKS: Final = "lr*0.5 warmup-updates+1000, lr*0.5, update-freq*2"
+DEFAULT_FALLBACKS: Final = "lr*0.5, lr*0.5, update-freq*2"
 LOOK: Final = 10
 """Updates between two looks at gradients; after a suspicious look, every update is examined."""
 TESTED: Final = 2
@@ -75,8 +75,8 @@ def add_watch_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--fallbacks",
         metavar="STEPS",
-        help="for --on-divergence fallback: changes to take one after another, separated by commas;"
-        f" each option=value, option*factor or option+number (default {DEFAULT_FALLBACKS!r})",
+        help="for --on-divergence fallback: changes to make one after another, separated by commas,"
+        f" each as OPTION*FACTOR (default {DEFAULT_FALLBACKS!r})",
     )
     parser.add_argument(f"--{ended.ATTEMPT}", type=int, default=0, help=SUPPRESS)
 

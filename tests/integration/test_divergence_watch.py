@@ -132,14 +132,14 @@ def test_two_processes_stop_together(tiny_data: Path, tmp_path: Path) -> None:
     assert ended.read(tmp_path)["why"] == "diverged"
 
 
-FALLING = [*SHALLOW, "--on-divergence=fallback", "--fallbacks=lr=0.001"]
+FALLING = [*SHALLOW, "--on-divergence=fallback", "--fallbacks=lr*0.0001"]
 FALLING += ["--save-interval-updates=12", "--keep-interval-updates=2"]
 
 
 def test_a_fallback_resumes_from_the_newest_checkpoint_from_before(supervised: Supervised) -> None:
     done = supervised(*FALLING, "--max-update=20")
     assert done.returncode == 0, done.stderr
-    assert "fallback 1: starting again from update 9 with lr=0.001" in done.stderr
+    assert "fallback 1: starting again from update 9 with lr*0.0001" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     seen = supervised.losses()
     assert sorted(seen) == list(range(1, 21))
@@ -149,13 +149,13 @@ def test_a_fallback_resumes_from_the_newest_checkpoint_from_before(supervised: S
     aside = {path.name for path in (supervised.run / "checkpoints" / "diverged_1").iterdir()}
     assert aside >= {"checkpoint_2_12.pt"}
     (taken,) = supervised.state()["history"]
-    assert (taken["changes"], taken["from_update"]) == ("lr=0.001", 9)
+    assert (taken["change"], taken["from_update"]) == ("lr*0.0001", 9)
 
 
 @pytest.mark.slow
 def test_when_no_fallback_is_left_the_training_stops(supervised: Supervised) -> None:
     options = [*SHALLOW, "--on-divergence=fallback", "--max-update=40"]
-    options.append("--fallbacks=clip-norm=7, dropout*1")  # the second changes nothing
+    options.append("--fallbacks=clip-norm*1")
     done = supervised(*options)
     assert done.returncode == DIVERGED
     assert "no fallback is left after 1" in done.stderr

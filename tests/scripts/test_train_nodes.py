@@ -18,10 +18,9 @@ from tests.support.shell import ROOT, FakeBin, run_script
 SEEMING_GPUS = """
 import sys, torch
 from fairseq_deepnet import cli
-from fairseq_deepnet.tools.training import launch
 torch.cuda.device_count = lambda: 4
 torch.cuda.get_device_name = lambda index: f"GPU {index}"
-launch._bf16_works = lambda: True
+torch.cuda.is_bf16_supported = lambda: True
 sys.exit(cli.main())
 """
 

@@ -86,7 +86,7 @@ def test_a_dry_run_shows_plan_and_commands_and_writes_nothing(
     variables |= {"DEPTH": "12", "SEED": "7", "SCHEME": "pre-ln"}
     dry_run(recipe, "--dropout", "0.25", **variables)
     assert [path.name for path in tmp_path.iterdir()] == ["fakes"]
-    missing = f"no training data in {data}: make it with `bash scripts/{preprocess(recipe)}`"
+    missing = f"no training data in {data}: build it with `bash scripts/{preprocess(recipe)}`"
     assert missing in dry_run.plan
     assert ("12L-12L, pre-ln") in dry_run.plan
     assert "32 GPUs (4 nodes of 8), bf16, torchrun" in dry_run.plan

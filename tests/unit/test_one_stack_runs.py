@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools import configs
-from fairseq_deepnet.tools.training.settle import check_task
+from fairseq_deepnet.tools.training.settle import check_data
 
 FOLDERS: dict[str, dict[str, Any]] = {
     "translation": {"source": "de", "target": "en"},
@@ -21,14 +22,19 @@ FOLDERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("task", FOLDERS)
 @pytest.mark.parametrize("made_for", FOLDERS)
-def test_a_task_trains_on_folders_of_its_kind_alone(task: str, made_for: str) -> None:
+def test_a_task_trains_only_on_folders_of_its_kind(
+    task: str, made_for: str, tmp_path: Path
+) -> None:
     config = configs.Config("some", {"task": task}, {})
+    for name in ("dict.de.txt", "train.idx"):
+        (tmp_path / name).touch()
+    check_data(tmp_path, config)  # a folder of fairseq-preprocess has no record
+    (tmp_path / "corpus.json").write_text(json.dumps(FOLDERS[made_for]), encoding="utf-8")
     if FOLDERS[task] == FOLDERS[made_for]:
-        check_task(FOLDERS[made_for], config, Path("data"))
+        check_data(tmp_path, config)
     else:
-        with pytest.raises(ValueError, match=f"data holds .* config some trains on .*{task}"):
-            check_task(FOLDERS[made_for], config, Path("data"))
-    check_task({}, config, Path("data"))  # a folder of fairseq-preprocess alone says nothing
+        with pytest.raises(ValueError, match=r"holds .* config some trains on"):
+            check_data(tmp_path, config)
 
 
 @pytest.mark.parametrize("config", ["multi30k_lm", "multi30k_masked_lm"])

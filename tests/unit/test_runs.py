@@ -175,7 +175,7 @@ def test_a_second_start_in_a_new_folder_leaves_the_record_of_the_first(
     monkeypatch.setattr(train, "ENDING", 0.0)
     with train._locked(record.run, wanted=True):
         assert record("--lr", "0.2") is None
-        assert "another training is at work in" in record.said
+        assert "another training uses" in record.said
         assert [path.name for path in record.run.iterdir()] == [".lock"]
     assert record() is not None
 
@@ -232,7 +232,7 @@ def test_a_run_that_began_elsewhere_resumes_by_the_same_command(record: Recorder
     second = make_checkpoint(record.run.parent / "second.pt", 90)
     again = ["--max-update", "300", "--restore-file", str(second)]
     assert record(*again, resume="") is None
-    assert "has checkpoints of its own; set RUN=FOLDER" in record.said
+    assert "already has checkpoints; set RUN=FOLDER" in record.said
     assert record("--restore-file", "gone.pt", run=str(record.run.parent / "other")) is None
     assert "--restore-file gone.pt: there is no such file" in record.said
 
@@ -272,13 +272,13 @@ def test_a_damaged_last_checkpoint_is_fixed(record: Recorder) -> None:
         (["--lr", "fast"], {}, "--lr: invalid value: 'fast'"),
         (["stray"], {}, "'stray' belongs to no option"),
         (["--save-dir", "x"], {}, "save-dir: deepnet train sets this itself; set RUN"),
-        ([], {"gpus": "64"}, "GPUS=64, but"),
-        ([], {"nodes": "0"}, "NODES=0: at least 1 is needed"),
-        (["--on-divergence=fallback", "--fallbacks=lr/2"], {}, "'lr/2' is no change"),
+        ([], {"gpus": "64"}, "GPUS=64, but only"),
+        ([], {"nodes": "0"}, "at least 1 is needed"),
+        (["--on-divergence=fallback", "--fallbacks=lr/2"], {}, "'lr/2' is no step"),
         (["--fallbacks=lr*0.5"], {}, "set --on-divergence fallback"),
         ([], {"nodes": "2"}, "NODES=2: run this on every node with NODE_RANK=0 to 1"),
         ([], {"precision": "fp16"}, "PRECISION=fp16 needs a GPU"),
-        ([], {"data": "/nowhere"}, "no training data in /nowhere: make it with `bash scripts/pre"),
+        ([], {"data": "/nowhere"}, "no training data in /nowhere: build it with `bash scripts/pre"),
         ([], {"config": "multi40k"}, "configs/ holds"),
     ],
 )
@@ -293,7 +293,7 @@ def test_bad_input_is_one_line_and_leaves_no_run_folder(
 
 def fell_back(run: Path) -> None:
     """As if the run had diverged and gone on with half its learning rate."""
-    State(1, [{"step": 1, "changes": "lr*0.5", "from_update": 9}]).write(run)
+    State([{"change": "lr*0.5", "from_update": 9}]).write(run)
 
 
 def test_fairseq_train_is_told_to_stop_where_the_supervisor_falls_back(record: Recorder) -> None:
@@ -310,8 +310,7 @@ def test_a_run_that_has_fallen_back_resumes_with_that(record: Recorder) -> None:
     fell_back(record.run)
     assert record(*options) == [*first, "--lr=0.05", "--fallback-step=1"]
     assert "this run has fallen back: fallback 1: starting again from update 9" in record.said
-    assert "--lr=0.05" not in record("--lr", "0.1")
-    assert "without --on-divergence fallback that does not count" in record.said
+    assert record("--lr", "0.1")[-2:] == ["--lr=0.05", "--fallback-step=1"]  # also without
 
 
 @pytest.mark.parametrize("name", ["train.de-en.de.bin", "valid.de-en.de.bin"])

@@ -1,195 +1,171 @@
-"""What a training is going to do: config, command line, data folder and devices, checked against
-each other and against what the run folder holds; recorded there; printed in five lines.
+"""The plan of a training run: config, command line, data folder and devices are checked against
+each other and against the run folder, recorded there, and printed in five lines.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 
 import fairseq_deepnet.models  # noqa: F401  (fixes fairseq before it is imported)
 from fairseq_deepnet import ended
 from fairseq_deepnet.checkpoints import LAST
+from fairseq_deepnet.divergence.watch import DEFAULT_FALLBACKS
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.files import PACKAGE, inside_project, say, shown
 from fairseq_deepnet.optim.schedule import misfits
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, MULTILINGUAL_TASK, DataFolder
-from fairseq_deepnet.tools.devices import Devices, choose_devices
+from fairseq_deepnet.tools.devices import choose_devices
 from fairseq_deepnet.tools.planning import advice
 from fairseq_deepnet.tools.trained_model import refuse_other_vocabulary
 from fairseq_deepnet.tools.training import fallbacks, launch, run_folder
-from fairseq_deepnet.tools.training.fallbacks import Step
 from fairseq_deepnet.tools.training.launch import Plan
 
 MANAGED: Final = {
-    "save-dir": "set RUN=FOLDER",
-    "user-dir": "it is always this plugin",
-    "cpu": "set GPUS=0",
-    "distributed-world-size": "set GPUS=N or CPU_PROCESSES=N",
-    "bf16": "set PRECISION=bf16",
-    "fp16": "set PRECISION=fp16",
+    "save-dir": "RUN=FOLDER",
+    "user-dir": "nothing; it is always this plugin",
+    "cpu": "GPUS=0",
+    "distributed-world-size": "GPUS=N or CPU_PROCESSES=N",
+    "bf16": "PRECISION=bf16",
+    "fp16": "PRECISION=fp16",
 }
-"""Options that deepnet train sets itself, and what to use instead."""
+"""Options that deepnet train sets itself, and what to set instead."""
+RESETS: Final = {
+    f"--reset-{part}" for part in ("optimizer", "lr-scheduler", "meters", "dataloader")
+}
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that is settled: nothing of it is written yet."""
+    """A checked run of which nothing is written yet."""
 
-    config: configs.Config  # with the options of the command line, checked
+    config: configs.Config  # with the options of the command line
     data: Path  # folder
     run: Path  # folder
-    launcher: launch.Launcher  # which starts the processes, and on what devices
-    batch: launch.Batch | None  # of an update; None where the config has it another way
+    launcher: launch.Launcher  # with the devices
+    batch: launch.Batch | None  # of an update; None without recipe.global-batch-tokens
     precision: list[str]  # fairseq-train's options for it
     command: list[str]  # fairseq-train, with all options
-    parsed: argparse.Namespace  # these options, as fairseq reads them
-    steps: tuple[Step, ...] | None  # of --on-divergence fallback; None for another policy
-
-    @property
-    def is_first(self) -> bool:
-        """True on the node that writes the records."""
-        return self.launcher.node_rank == 0
+    parsed: argparse.Namespace  # these options as fairseq parses them
+    steps: list[str] | None  # of --on-divergence fallback; None for another policy
 
     def summary(self) -> str:
-        """Describe in five lines what is going to be trained, on what, where.
+        """Describe model, data, devices, batch and run in five lines.
 
-        Builds the model once without memory, which refuses what cannot be.
+        Builds the model on the meta device, which refuses invalid options.
         """
-        there, parsed = any(self.data.glob("train*.idx")), self.parsed
-        parameters = fairseq_options.count_parameters(parsed) if there else None
-        size = "" if parameters is None else f", {parameters:,} parameters"
-        corpus = check_data(self.data, self.config.recipe) if there else {}
-        lines = corpus.get("lines", {}).get("train")
-        if isinstance(lines, dict):  # a pair that serves two ways counts once
-            lines = sum(lines.values())
-        what = "lines" if "language" in corpus else "pairs"
-        amount = f", {lines:,} training {what}" if lines else "" if there else ", not there yet"
-        updates = f", {parsed.max_update:,} updates" if parsed.max_update else ""
-        if not updates and parsed.max_epoch:
-            updates = f", {parsed.max_epoch} epochs"
-        started = "" if self.launcher.devices.total == 1 else f", {self.launcher}"
-        precision = self.precision[0][2:] if self.precision else "fp32"
+        parsed, parameters = self.parsed, None
+        if any(self.data.glob("train*.idx")):
+            parameters = fairseq_options.count_parameters(parsed)
+        depths = (getattr(parsed, f"{side}_layers", None) for side in ("encoder", "decoder"))
+        model = "-".join(f"{depth}L" for depth in depths if depth is not None)
+        if scheme := getattr(parsed, "residual_scheme", None):
+            model += f", {scheme}"
+        model += f", {parameters:,} parameters" if parameters else ""
+        length = f", {parsed.max_update:,} updates" if parsed.max_update else ""
+        if parsed.max_epoch and not parsed.max_update:
+            length = f", {parsed.max_epoch} epochs"
+        devices, precision = self.launcher.devices, (self.precision or ["--fp32"])[0][2:]
+        launcher = f", {self.launcher.name}" if devices.total > 1 else ""
         return "\n".join(
             [
-                f"model    {parsed.arch}, {_depth(parsed)}{size} (config {self.config.name})",
-                f"data     {shown(self.data)}{amount}",
-                f"devices  {self.launcher.devices}, {precision}{started}",
-                f"batch    {self.batch or 'as the config says'}",
-                f"run      {shown(self.run)}{updates}",
+                f"model    {parsed.arch}, {model} (config {self.config.name})",
+                f"data     {shown(self.data)}",
+                f"devices  {devices}, {precision}{launcher}",
+                f"batch    {self.batch or 'as in the config'}",
+                f"run      {shown(self.run)}{length}",
             ]
         )
 
 
-def _depth(parsed: argparse.Namespace) -> str:
-    scheme = getattr(parsed, "residual_scheme", None)
-    depths = (getattr(parsed, f"{side}_layers", None) for side in ("encoder", "decoder"))
-    layers = "-".join(f"{depth}L" for depth in depths if depth is not None) or "?L"
-    return f"{layers}, {scheme}" if scheme else layers
+def check_data(data: Path, config: configs.Config) -> None:
+    """Check that a data folder exists and holds what a config's task trains on.
 
-
-def check_data(data: Path, recipe: dict[str, configs.Value]) -> dict[str, Any]:
-    """Return what corpus.json says of a data folder; empty for one of fairseq-preprocess.
-
-    Raises FileNotFoundError that names the script which makes the folder.
+    Raises FileNotFoundError that names the script which builds the folder, and ValueError for a
+    task of another kind.
     """
-    script = recipe.get("preprocess")
-    remedy = f"make it with `bash {script}`" if script else "make it with scripts/preprocess.sh"
+    script = config.recipe.get("preprocess") or "scripts/preprocess.sh"
     if not any(data.glob("dict*.txt")) or not any(data.glob("train*.idx")):
-        raise FileNotFoundError(f"no training data in {shown(data)}: {remedy}, or set DATA=FOLDER")
+        raise FileNotFoundError(
+            f"no training data in {shown(data)}: build it with `bash {script}`, or set DATA=FOLDER"
+        )
     manifest = data / "corpus.json"
-    if not manifest.is_file():
-        return {}
-    return read_record(manifest, remedy="copy it again, or create the folder again")
-
-
-def check_task(corpus: dict[str, Any], config: configs.Config, data: Path) -> None:
-    """Raise ValueError where a config's task meets a folder of another kind."""
+    if not manifest.is_file():  # a folder of fairseq-preprocess
+        return
+    corpus = read_record(manifest, remedy="copy it again, or create the folder again")
     kinds = {"directions": "many language pairs", "language": "text of one language"}
-    holds = next((kinds[key] for key in kinds if key in corpus), "one language pair")
-    tasks = {MULTILINGUAL_TASK: "many language pairs"}
-    tasks |= dict.fromkeys(MONOLINGUAL_TASKS, "text of one language")
-    wants = tasks.get(str(config.options.get("task")), "one language pair")
-    if corpus and holds != wants:
+    content = next((kinds[key] for key in kinds if key in corpus), "one language pair")
+    tasks = {MULTILINGUAL_TASK: kinds["directions"]}
+    tasks |= dict.fromkeys(MONOLINGUAL_TASKS, kinds["language"])
+    wanted = tasks.get(str(config.options.get("task")), "one language pair")
+    if content != wanted:
         raise ValueError(
-            f"{shown(data)} holds {holds}, and config {config.name} trains on {wants}"
-            f" (task {config.options.get('task')}); set DATA=FOLDER, or choose another config"
+            f"{shown(data)} holds {content}, and config {config.name} trains on {wanted}; set"
+            " DATA=FOLDER, or choose another config"
         )
 
 
-def _read_config(args: argparse.Namespace) -> tuple[configs.Config, Path]:
-    """Return config, with the options of the command line, and data folder, both checked."""
+def settle(args: argparse.Namespace) -> PlannedRun:
+    """Return the run that the arguments of `deepnet train` describe.
+
+    Raises:
+        ValueError, OSError: for what the user can fix.
+    """
     config = configs.load_config(args.config)
-    extra = fairseq_options.read_options(args.extra)
-    configs.override(config, extra, "command line")
+    configs.override(config, fairseq_options.read_options(args.extra), "command line")
     for key, remedy in MANAGED.items():
         if key in config.options:
             source = config.sources[key]
-            raise ValueError(f"{source}: {key}: deepnet train sets this itself; {remedy}")
+            raise ValueError(f"{source}: {key}: deepnet train sets this itself; set {remedy}")
     if args.data is None and "data" not in config.recipe:
         raise ValueError(f"{args.config} names no recipe.data; set DATA=FOLDER")
     data = inside_project(args.data or str(config.recipe["data"]))
     try:
-        check_task(check_data(data, config.recipe), config, data)
+        check_data(data, config)
     except FileNotFoundError as error:
         if not args.dry_run:
             raise
-        alone = config.options.get("task") in MONOLINGUAL_TASKS
-        say(str(error) if alone else f"{error}; its languages will join the command")
+        say(str(error))
     config.recipe["data"] = shown(data)
     configs.check_options(config)
-    return config, data
 
-
-def settle(args: argparse.Namespace) -> PlannedRun:
-    """Return what `deepnet train` is to do by its arguments, checked.
-
-    Raises:
-        ValueError, OSError: for what the user can mend.
-    """
-    config, data = _read_config(args)
     visible = torch.cuda.device_count()
-    queued = args.launcher == "slurm" and "SLURM_JOB_ID" not in os.environ
-    elsewhere = (args.dry_run or queued) and args.gpus != "all"
-    devices = choose_devices(
-        args.gpus, args.cpu_processes, args.nodes, visible, elsewhere=elsewhere
+    is_queued = args.launcher == "slurm" and "SLURM_JOB_ID" not in os.environ
+    elsewhere = (args.dry_run or is_queued) and args.gpus != "all"
+    devices = choose_devices(args.gpus, args.cpu_processes, args.nodes, visible, elsewhere)
+    launcher = launch.choose_launcher(
+        *(args.launcher, devices, os.environ, args.node_rank, args.preemption_grace, args.dry_run)
     )
-    launcher = dataclasses.replace(
-        launch.choose_launcher(
-            args.launcher, devices, os.environ, args.node_rank, planned=args.dry_run
-        ),
-        grace=args.preemption_grace,
-        timeout=args.node_timeout,
-    )
-    away = elsewhere and devices.gpus > visible
-    precision = launch.precision_arguments(args.precision, devices.gpus > 0, away)
-    memory = advice.device_memory(args.memory, devices, away) if args.memory else None
-    if memory is not None:
+    elsewhere = elsewhere and devices.gpus > visible
+    precision = launch.precision_arguments(args.precision, devices.gpus > 0, elsewhere)
+    if args.memory and (memory := advice.device_memory(args.memory, devices, elsewhere)):
         say(advice.fit_into(config, data, devices, memory, precision))
-    batch = _share_batch(config, devices)
-    machine = precision + launcher.arguments(config.options.get("ddp-backend") == "fully_sharded")
+    batch, tokens = None, config.recipe.get("global-batch-tokens")
+    limit = config.options.get("max-tokens")
+    if tokens is not None and limit is not None and "update-freq" not in config.options:
+        batch = launch.split_batch(launch.parse_tokens(tokens), int(str(limit)), devices.total)
+    is_sharded = config.options.get("ddp-backend") == "fully_sharded"
+    machine = precision + launcher.arguments(is_sharded)
     command = _build_command(config, data, args.run, batch, machine)
     parsed = fairseq_options.parse_training(command[1:])
-    steps = _fallback_steps(config, parsed, launcher)
+    steps = None
+    if config.options.get("on-divergence") == "fallback":
+        if launcher.name == "torchrun" and devices.nodes > 1:
+            raise ConfigurationError(
+                "--on-divergence fallback needs one supervisor for all nodes: use LAUNCHER=slurm,"
+                " or --on-divergence stop"
+            )
+        steps = fallbacks.parse(str(config.options.get("fallbacks") or DEFAULT_FALLBACKS))
+        fallbacks.arguments(steps, vars(parsed))  # refuses options that this run does not have
     return PlannedRun(config, data, args.run, launcher, batch, precision, command, parsed, steps)
-
-
-def _share_batch(config: configs.Config, devices: Devices) -> launch.Batch | None:
-    """Return the recipe's batch on these devices; None if the config has it another way."""
-    wanted = config.recipe.get("global-batch-tokens")
-    limit = config.options.get("max-tokens")
-    if wanted is None or limit is None or "update-freq" in config.options:
-        return None
-    return launch.split_batch(launch.parse_tokens(wanted), int(str(limit)), devices.total)
 
 
 def _build_command(
@@ -201,14 +177,14 @@ def _build_command(
 ) -> list[str]:
     """Return the fairseq-train command; `machine` has the options for devices and precision."""
     options = dict(config.options)
-    if options.get("on-divergence") == "fallback":  # the supervisor's part: fairseq-train stops
+    if options.get("on-divergence") == "fallback":  # fairseq-train stops, and `deepnet train` acts
         options["on-divergence"] = "stop"
         options.pop("fallbacks", None)
     if batch:
         options |= {"max-tokens": batch.max_tokens, "update-freq": batch.update_freq}
     if (data / "corpus.json").is_file():
         pairs = str(options.get("lang-pairs") or "")
-        if Path(pairs).is_file():  # fairseq takes a file that holds them
+        if Path(pairs).is_file():  # fairseq accepts a file of pairs
             pairs = Path(pairs).read_text(encoding="utf-8").strip()
         options = {**DataFolder.open(data).task_options(pairs), **options}
     options.setdefault("tensorboard-logdir", str(run.resolve() / "tensorboard"))
@@ -217,117 +193,84 @@ def _build_command(
     return [*command, *machine, "--save-dir", str(run.resolve() / "checkpoints")]
 
 
-def _fallback_steps(
-    config: configs.Config, parsed: argparse.Namespace, launcher: launch.Launcher
-) -> tuple[Step, ...] | None:
-    if config.options.get("on-divergence") != "fallback":
-        return None
-    if launcher.name == "torchrun" and launcher.devices.nodes > 1:
-        raise ConfigurationError(
-            "--on-divergence fallback needs one supervisor for all nodes: use LAUNCHER=slurm, or"
-            " --on-divergence stop"
-        )
-    if getattr(parsed, "checkpoint_suffix", ""):
-        raise ConfigurationError(
-            "--on-divergence fallback contradicts --checkpoint-suffix; use --on-divergence stop"
-        )
-    text = config.options.get("fallbacks")
-    return fallbacks.steps_of(None if text is None else str(text), vars(parsed))
-
-
 def plan_run(args: argparse.Namespace) -> Plan:
-    """Plan the training of `deepnet train`, or what is left of it, and record it.
+    """Plan the run of `deepnet train`, or what is left of it, and record it.
 
-    The same function serves the first start, a resume, and the fallback after a divergence: a
-    divergence that ended.json records, and that no fallback has answered, is answered here.
+    The same function serves the first start, a resume, and the fallback after a divergence that
+    ended.json records.
 
     Raises:
         ValueError, OSError: for what the user can fix; nothing has been written then.
     """
     training = settle(args)
-    launcher, run = training.launcher, training.run
+    launcher, run, parsed = training.launcher, training.run, training.parsed
+    is_first = launcher.node_rank == 0  # of the nodes; it writes the records
     if args.dry_run or launcher.submits:
         return _show(training, [args.config, *args.extra], args.dry_run)
-    run_folder.refuse_changes(run, training.config, training.data, args.resume, training.is_first)
+    run_folder.refuse_changes(run, training.config, training.data, args.resume, is_first)
     if ended.is_complete(run):
         say(f"{shown(run)} is complete: nothing to do (RUN=FOLDER trains another)")
         return Plan()
-    state, remark = fallbacks.read(run), ""
-    last = ended.read(run)
-    if training.steps is None:
-        if state.step:
+    state, remark, last = fallbacks.roll_back(run), "", ended.read(run)
+    has_diverged = last.get("why") == ended.Why.DIVERGED
+    if training.steps and has_diverged and last.get("attempt") == len(state.history):
+        taken = fallbacks.take(run, training.steps, last)
+        if taken is None:
             say(
-                f"warning: this run had fallen back ({shown(run / fallbacks.NAME)}); without"
-                " --on-divergence fallback that does not count"
+                f"diverged at update {last['update']:,}, and no fallback is left after"
+                f" {len(state.history)}: add steps to --fallbacks, or set RUN=FOLDER to train with"
+                " other options"
             )
-            state = fallbacks.State()
-    else:
-        state = fallbacks.roll_back(run)
-        if last.get("why") == ended.Why.DIVERGED and last.get("attempt") == state.step:
-            taken = fallbacks.take(run, training.steps, vars(training.parsed), last)
-            if taken is None:
-                say(
-                    f"diverged at update {last['update']:,}, and no fallback is left after"
-                    f" {state.step} ({shown(run)}/{fallbacks.NAME}): add steps to --fallbacks, or"
-                    " set RUN=FOLDER to train with other options"
-                )
-                return Plan(ended.DIVERGED)
-            state, remark = taken, str(taken)
-            say(remark)
-        elif state.step:
-            say(f"this run has fallen back: {state} ({shown(run / fallbacks.NAME)})")
+            return Plan(ended.DIVERGED)
+        state, remark = taken, str(taken)
+    if state.history:
+        say(remark or f"this run has fallen back: {state} ({shown(run / fallbacks.NAME)})")
     if any(run.glob("checkpoints/*.pt")):
         refuse_other_vocabulary(run, training.data)
     updates, owes_validation = 0, False
-    if training.is_first:
-        is_kept_up = not training.parsed.no_last_checkpoints
-        updates, owes_validation = run_folder.resume_point(run, is_kept_up)
-    if 0 < training.parsed.max_update <= updates and not owes_validation:
+    if is_first:
+        updates, owes_validation = run_folder.resume_point(run, not parsed.no_last_checkpoints)
+    if 0 < parsed.max_update <= updates and not owes_validation:
         ended.write(run, ended.Why.COMPLETE, updates)
         say(f"{shown(run)} is complete at update {updates:,}: nothing to do")
         return Plan()
     words = _continuing(training.command, any(run.glob("checkpoints/checkpoint*.pt")))
-    if state.step:
-        words += [*state.arguments(vars(training.parsed)), f"--{ended.ATTEMPT}={state.step}"]
+    if state.history:
+        words += fallbacks.arguments(state.changes, vars(parsed))
+        words.append(f"--{ended.ATTEMPT}={len(state.history)}")
     command = (*launcher.prefix(), *words)
-    if training.is_first:
-        text = training.summary()  # what it refuses leaves no folder
-        facts = run_folder.environment(
-            training.config, training.data, launcher.devices, training.batch
+    if is_first:
+        summary = training.summary()  # raises for invalid options before anything is written
+        run_folder.record(
+            *(run, training.config, training.data, launcher.devices, training.batch, command)
         )
-        run_folder.record(run, training.config, command, facts)
         ended.clear(run)
         if not remark:
-            say(text)
+            say(summary)
         if updates:
             say(f"resuming from update {updates:,}")
     return Plan(0, command, falls_back=training.steps is not None, remark=remark)
 
 
-def _show(training: PlannedRun, words: list[str], dry: bool) -> Plan:
-    """Print what would be trained; return the command that hands it to a queue."""
+def _show(training: PlannedRun, words: list[str], is_dry: bool) -> Plan:
+    """Print what would be trained; return the command that submits it."""
     parsed, launcher = training.parsed, training.launcher
     for misfit in misfits(parsed.lr_scheduler, parsed, parsed.max_update):
-        say(f"warning: {misfit}")  # a training that begins here says so itself
+        say(f"warning: {misfit}")  # a training that begins here reports this itself
     say(training.summary())
     submission = launcher.submission(training.run, words)
-    if not dry:
+    if not is_dry:
         return Plan(0, tuple(submission), submits=True)
     if launcher.submits:
-        print(f"# handed to the queue; the job runs the next line\n{shlex.join(submission)}")
-    print("\n".join(launcher.lines(_continuing(training.command, False))))
+        print(f"# submitted to SLURM; the job runs the next line\n{shlex.join(submission)}")
+    print(shlex.join([*launcher.prefix(), *_continuing(training.command, False)]))
     return Plan()
-
-
-_RESETS: Final = {
-    f"--reset-{part}" for part in ("optimizer", "lr-scheduler", "meters", "dataloader")
-}
 
 
 def _continuing(command: list[str], has_checkpoints: bool) -> list[str]:
     """Return a command that begins with its --restore-file once, and resumes after that.
 
-    That is fairseq's --continue-once; the --reset-* options are for the beginning, too.
+    This is fairseq's --continue-once; the --reset-* options apply to the beginning, too.
     """
     if "--restore-file" not in command:
         return list(command)
@@ -338,4 +281,4 @@ def _continuing(command: list[str], has_checkpoints: bool) -> list[str]:
     if not Path(start).is_file():
         raise ConfigurationError(f"--restore-file {start}: there is no such file")
     words = [*command[:place], *command[place + 2 :], "--continue-once", start]
-    return [word for word in words if not (has_checkpoints and word in _RESETS)]
+    return [word for word in words if not (has_checkpoints and word in RESETS)]

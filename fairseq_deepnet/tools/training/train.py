@@ -1,16 +1,17 @@
 """`deepnet train`: its options, and the supervisor of a training run.
 
-The supervisor plans the run, starts one child, fairseq-train or its launcher, and sees it to its
-end:
+The supervisor plans the run, starts one child (fairseq-train or its launcher), and returns one of
+these exit statuses:
 
-    complete     done
-    preempted    exit status 85: the queue gives the same command again
-    diverged     --on-divergence fallback: planned again, from the newest checkpoint before; else,
-                 or where no fallback is left, exit status 86
-    failed       fairseq-train's status; 2 where the user can fix what is wrong
+    0     complete
+    85    preempted: the same command resumes
+    86    diverged, and no fallback is left
+    130   stopped by Ctrl-C
+    143   ended by a signal without a checkpoint
+    2     an error that the user can fix; otherwise the status of the child
 
-Nothing is imported here that needs torch or fairseq: the memory of the machine is the training's.
-Plans are computed in processes of their own, which end before the training begins.
+Nothing here imports torch or fairseq: memory is for the training. Plans are computed in processes
+that end before the training begins.
 """
 
 from __future__ import annotations
@@ -36,21 +37,20 @@ from fairseq_deepnet import ended
 from fairseq_deepnet.ended import Why
 from fairseq_deepnet.files import ROOT, try_lock
 from fairseq_deepnet.tools.devices import all_cores, threads_of
-from fairseq_deepnet.tools.training.launch import Plan
+from fairseq_deepnet.tools.training.launch import LAUNCHERS, PRECISIONS, Plan
 from fairseq_deepnet.tools.training.progress import Progress
 
 RUNS: Final = ROOT / "runs"
 TICK: Final = 0.1
 """Seconds between two looks at the child."""
 LEEWAY: Final = 15.0
-"""Seconds beyond the grace period before the child is killed; torchrun kills its processes when the
-grace period is over."""
+"""Seconds between the end of the grace period, when torchrun kills its processes, and a kill."""
 ENDING: Final = 2.0
-"""Seconds in which a signal is a repetition of the one before, and a former training ends."""
+"""Seconds in which a signal repeats the one before, and in which a previous run may still exit."""
 TAIL: Final = 1 << 16
-"""Bytes at the end of the log in which an error or the end of the training is looked for."""
+"""Bytes at the end of the log in which errors are searched for."""
 ERROR: Final = "\nfairseq_deepnet: error: "
-"""Beginning of the line that ends fairseq-train where the user can fix what is wrong."""
+"""Beginning of the line that ends fairseq-train after an error that the user can fix."""
 _DONE: Final = "| fairseq_cli.train | done training in "
 _UPDATE: Final = re.compile(r'num_updates": "?(\d+)')
 
@@ -61,23 +61,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("config", help="a YAML file, or a name in configs/")
     add("--run", type=Path, help="run folder (runs/CONFIG)")
     add("--data", type=Path, help="data folder (the recipe's)")
-    add("--gpus", default="all", help="GPUs to use; 0 is the CPU (all visible)")
+    add("--gpus", default="all", help="GPUs per node; 0 is the CPU (all visible)")
     add("--nodes", type=int, default=1, help="machines (1)")
     add("--node-rank", type=int, help="number of this machine, from 0 (torchrun)")
-    add("--launcher", default="auto", help="auto, torchrun or slurm")
-    add("--node-timeout", type=int, default=600, help="seconds that nodes wait for another (600)")
+    add("--launcher", default="auto", choices=LAUNCHERS, help="for several processes (auto)")
     add("--cpu-processes", type=int, default=1, help="processes on the CPU (1)")
-    add("--threads", type=int, help="of each CPU process (cores / CPU processes)")
-    add("--memory", help="GiB of one GPU, or auto: add the options that make it fit (no question)")
-    add("--precision", default="auto", help="auto, bf16, fp16 or fp32")
+    add("--threads", type=int, help="threads of each CPU process (cores / CPU processes)")
+    add("--memory", help="GiB of one GPU, or auto: add options that make the run fit (no check)")
+    add("--precision", default="auto", choices=PRECISIONS, help="auto is bf16 on GPUs (auto)")
     add(
         "--preemption-grace",
         type=int,
         default=90,
-        help="seconds to finish an update and save it after a signal (90)",
+        help="seconds to finish and save an update after a signal (90)",
     )
     add("--resume", action="store_true", help="resume with other settings")
-    add("--dry-run", action="store_true", help="show plan and commands, write nothing")
+    add("--dry-run", action="store_true", help="print plan and command, write nothing")
     add("extra", nargs="*", help="options of fairseq-train, after --")
 
 
@@ -93,8 +92,8 @@ def run(args: argparse.Namespace) -> int:
         while True:
             plan = planned_apart(args)
             if caught:
-                say("preempted before the training began; the same command begins it")
-                return ended.PREEMPTED
+                say("preempted before the training began; the same command starts it")
+                return ended.INTERRUPTED if signal.SIGINT in caught else ended.PREEMPTED
             if not plan.command:
                 return plan.status
             if plan.submits:
@@ -107,14 +106,14 @@ def run(args: argparse.Namespace) -> int:
                 _finish(args, child)
             if status != ended.DIVERGED or not plan.falls_back:
                 return status
-            if child.signalled:
+            if child.signal is not None:
                 say("diverged, and preempted; the same command falls back and resumes")
                 return ended.PREEMPTED
 
 
 def say(text: str) -> None:
-    """Print one line on standard error, if that is still there."""
-    with contextlib.suppress(OSError):  # the terminal may be gone, and the training is not
+    """Print a line on standard error, unless the terminal is closed."""
+    with contextlib.suppress(OSError):
         print(f"[train] {text}", file=sys.stderr, flush=True)
 
 
@@ -125,16 +124,10 @@ def _plan(args: argparse.Namespace) -> Plan:
 
 
 def planned_apart(args: argparse.Namespace) -> Plan:
-    """Plan in a process of its own; raises what planning raises."""
+    """Plan in a separate process; raise the errors of that process."""
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(1, context, _begin_planning) as pool:
+    with ProcessPoolExecutor(1, context, ended.end_with_parent, (signal.SIGKILL,)) as pool:
         return pool.submit(_plan, args).result()
-
-
-def _begin_planning() -> None:
-    ended.end_with_parent(signal.SIGKILL)  # what it writes is whole or not there
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _finish(args: argparse.Namespace, child: Child) -> None:
@@ -142,14 +135,13 @@ def _finish(args: argparse.Namespace, child: Child) -> None:
         say(f"trained: {args.run}, with node {args.node_rank} of {args.nodes}")
         return
     ended.write(args.run, Why.COMPLETE, max(map(int, _UPDATE.findall(child.tail())), default=0))
-    say(f"trained: {args.run}")
     is_monolingual = option(child.command, "--task") in ("language_modeling", "masked_lm")
-    what = "perplexity" if is_monolingual else "evaluate"
-    say(f"next: deepnet {what} {shlex.quote(str(args.run))}")
+    command = "perplexity" if is_monolingual else "evaluate"
+    say(f"trained: {args.run}\n[train] next: deepnet {command} {shlex.quote(str(args.run))}")
 
 
 class Child:
-    """The one process that the supervisor starts on this machine; it writes into the log itself.
+    """The process that the supervisor starts on this machine; it writes into the log itself.
 
     Args:
         command: fairseq-train or its launcher, with all options
@@ -163,12 +155,11 @@ class Child:
         self.log = run / (f"node{node}.log" if node else "train.log")
         self.launcher = Path(command[0]).name
         self.begins = self.log.stat().st_size if self.log.exists() else 0
-        self.signalled = self.interrupted = False
-        self.deadline = math.inf
-        self.ends_by = math.inf  # after that, processes were killed
+        self.signal: int | None = None  # the first that was passed on
+        self.ends_by = math.inf  # later, the processes were killed
 
     def note(self, text: str) -> None:
-        """Write a line of the supervisor's own into the log."""
+        """Append a line to the log."""
         with contextlib.suppress(OSError), self.log.open("a", encoding="utf-8") as log:
             log.write(f"{text}\n")
 
@@ -176,16 +167,16 @@ class Child:
         """Train; return the exit status.
 
         Args:
-            caught: signals that came and are still to be passed on
+            caught: signals that arrived and are still to be passed on
         """
-        say(f"training; everything is logged in {self.log}; Ctrl-C stops it")
+        say(f"training; everything is logged in {self.log}; Ctrl-C saves and stops")
         limit = option(self.command, "--max-update")
         view = Progress(int(limit) if limit else None)
         process = self._start()
         with self.log.open("rb") as log:
             log.seek(self.begins)
             try:
-                while process.poll() is None and time.monotonic() <= self.deadline:
+                while process.poll() is None and time.monotonic() <= self.ends_by + LEEWAY:
                     while caught:
                         self._pass_on(caught.popleft(), process)
                     self._show(view.read(log))
@@ -197,17 +188,19 @@ class Child:
         return self._judge(process.returncode)
 
     def _show(self, lines: Sequence[str]) -> None:
-        if lines and not self.interrupted:
-            with contextlib.suppress(OSError, ValueError):  # the terminal is gone
+        if lines:
+            with contextlib.suppress(OSError, ValueError):  # the terminal is closed
                 print("\n".join(lines), flush=True)
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        # srun kills its tasks at SIGTERM; any other signal it passes on
-        ends = signal.SIGUSR1 if self.launcher == "srun" else signal.SIGTERM
+    @property
+    def _ending(self) -> signal.Signals:
+        """Signal that ends the training: srun kills its tasks at SIGTERM and passes others on."""
+        return signal.SIGUSR1 if self.launcher == "srun" else signal.SIGTERM
 
+    def _start(self) -> subprocess.Popen[bytes]:
         def prepare() -> None:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored in the background of a script
-            ended.end_with_parent(ends)
+            ended.end_with_parent(self._ending)
 
         with self.log.open("ab") as log:
             return subprocess.Popen(
@@ -216,25 +209,18 @@ class Child:
                 stdout=log,
                 stderr=log,
                 process_group=0,
-                close_fds=False,  # the lock of the run folder is held until the last has ended
+                close_fds=False,  # the run folder stays locked until the last process has ended
                 preexec_fn=prepare,
             )
 
     def _pass_on(self, number: int, process: subprocess.Popen[bytes]) -> None:
-        now, is_srun = time.monotonic(), self.launcher == "srun"
-        if number == signal.SIGINT:
-            self.deadline = now if self.interrupted else now + self.grace + LEEWAY
-            self.interrupted = True
-            # srun takes a SIGINT for a question
-            _signal(signal.SIGTERM if is_srun else number, -process.pid)
-            return
-        if not self.signalled:
+        now = time.monotonic()
+        if self.signal is None:
             say(f"{signal.Signals(number).name}: ending after this update, with a checkpoint")
-            self.ends_by, self.deadline = now + self.grace, now + self.grace + LEEWAY
-            _signal(signal.SIGUSR1 if is_srun else signal.SIGTERM, process.pid)
+            self.signal, self.ends_by = number, now + self.grace
+            _signal(self._ending, process.pid)
         elif now > self.ends_by - self.grace + ENDING:  # no repetition of the same signal
-            self.ends_by = self.deadline = now
-        self.signalled = True
+            self.ends_by = now - LEEWAY
 
     def tail(self) -> str:
         """Return the end of what this child has logged."""
@@ -244,34 +230,33 @@ class Child:
         return ""
 
     def _judge(self, status: int) -> int:
-        """Return why the training ended, as an exit status; say so unless it is complete."""
+        """Return the exit status of the training, and report its reason."""
         why = ended.read(self.run).get("why")  # torchrun and srun pass no status on
-        if status == 0 or (self.signalled and _DONE in self.tail()):
+        if status == 0 or (self.signal is not None and _DONE in self.tail()):
             return 0
-        if self.interrupted:
-            say("stopped; the same command resumes from the last checkpoint, if there is one")
-            return ended.INTERRUPTED
         if why == Why.DIVERGED or status == ended.DIVERGED:
-            say("diverged, and ended: the lines above say why")
+            say("diverged, and ended; see the lines above")
             return ended.DIVERGED
-        if why == Why.PREEMPTED or status == ended.PREEMPTED:
-            say("preempted; the same command resumes where it was")
-            return ended.PREEMPTED
-        if why == Why.UNSAVED or status == ended.UNSAVED or time.monotonic() > self.ends_by:
-            say(f"ended by a signal, not saved; see the end of {self.log}")
-            return ended.UNSAVED
-        if self.signalled:  # without a handler of its own yet
-            say("preempted before the training began; the same command begins it")
-            return ended.PREEMPTED
+        if self.signal is not None:
+            is_saved = why == Why.PREEMPTED or status == ended.PREEMPTED
+            is_late = why == Why.UNSAVED or time.monotonic() > self.ends_by
+            if is_late and not is_saved:
+                say(f"ended by a signal, not saved; see the end of {self.log}")
+                return ended.INTERRUPTED if self.signal == signal.SIGINT else ended.UNSAVED
+            say("preempted; the same command resumes")
+            return ended.INTERRUPTED if self.signal == signal.SIGINT else ended.PREEMPTED
+        if why in (Why.PREEMPTED, Why.UNSAVED):  # a process was signalled directly
+            say(f"ended by a signal; see the end of {self.log}")
+            return ended.PREEMPTED if why == Why.PREEMPTED else ended.UNSAVED
         if ERROR in f"\n{self.tail()}":
-            status = 2  # which torchrun does not pass on
+            status = 2  # torchrun does not pass it on
         status = 128 - status if status < 0 else status
         say(f"{self.launcher} ended with status {status}; see the end of {self.log}")
         return status
 
 
 def option(command: Sequence[str], name: str) -> str | None:
-    """Return the value of an option in a command line; the last one counts."""
+    """Return the value of an option in a command line; the last occurrence counts."""
     value = None
     for word, after in zip(command, [*command[1:], ""], strict=True):
         if word == name:
@@ -282,18 +267,18 @@ def option(command: Sequence[str], name: str) -> str | None:
 
 
 def _signal(number: int, process: int) -> None:
-    """Signal a process, or a group where it is negative, if it still runs."""
+    """Signal a process, or the group of a negative number, if it still runs."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, number)
 
 
 @contextlib.contextmanager
 def _caught_signals() -> Iterator[deque[int]]:
-    """Collect the signals that end a training, in place of acting on them."""
+    """Collect the signals that end a training, instead of acting on them."""
     caught: deque[int] = deque()
     before: dict[int, Any] = {}
     for number in (*ended.PREEMPTING, signal.SIGHUP, signal.SIGINT):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and & have it
+        if signal.getsignal(number) is not signal.SIG_IGN:  # set by nohup and &
             before[number] = signal.signal(number, lambda number, _: caught.append(number))
     try:
         yield caught
@@ -304,9 +289,9 @@ def _caught_signals() -> Iterator[deque[int]]:
 
 @contextlib.contextmanager
 def _locked(run: Path, wanted: bool) -> Iterator[None]:
-    """Hold the lock of a run folder: one training per folder, before its first record is written.
+    """Lock a run folder, before its first record is written, for one training at a time.
 
-    Every process started from here holds it, too. A folder that stays empty is removed.
+    Child processes inherit the lock. A folder that stays empty is removed.
     """
     if not wanted:
         yield
@@ -318,9 +303,7 @@ def _locked(run: Path, wanted: bool) -> Iterator[None]:
         deadline = time.monotonic() + ENDING
         while not try_lock(lock):
             if time.monotonic() > deadline:
-                raise ValueError(
-                    f"another training is at work in {run}; wait for it, or set RUN=FOLDER"
-                )
+                raise ValueError(f"another training uses {run}; wait for it, or set RUN=FOLDER")
             time.sleep(TICK)
         try:
             yield
@@ -333,14 +316,13 @@ def _locked(run: Path, wanted: bool) -> Iterator[None]:
 
 
 def _submit(args: argparse.Namespace, command: Sequence[str]) -> NoReturn:
-    """Become sbatch; the job runs scripts/train.sh, from the project's folder."""
+    """Become sbatch; the job runs scripts/train.sh in the project's folder with these options."""
     args.run.mkdir(parents=True, exist_ok=True)
-    given = vars(args) | {"run": args.run.resolve(), "resume": int(args.resume)}
+    args.run = args.run.resolve()
     if args.data is not None and args.data.is_dir():
-        given["data"] = args.data.resolve()
-    names = ("run", "data", "gpus", "launcher", "node_timeout", "threads", "memory")
-    for name in (*names, "precision", "preemption_grace", "resume"):
-        if given[name] is not None:
-            os.environ[name.upper()] = str(given[name])
+        args.data = args.data.resolve()
+    for name, value in vars(args).items():
+        if name not in ("config", "extra", "nodes", "node_rank", "dry_run") and value is not None:
+            os.environ[name.upper()] = str(int(value) if isinstance(value, bool) else value)
     os.chdir(ROOT)
     os.execvp(command[0], list(command))
