@@ -19,8 +19,6 @@ from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.records import read_record, write_record
 
 NAME: Final = "fallback.json"
-STARTING: Final = "starting again from"
-"""Phrase in the log that tells plots of the curves about a rollback."""
 ADJUSTABLE: Final = ("lr", "update-freq", "warmup-updates", "clip-norm", "dropout", "weight-decay")
 """Options that a step may change: all other options would change the model or its data."""
 Options = Mapping[str, Any]
@@ -96,7 +94,7 @@ class State:
         last = self.history[-1]
         update = last["from_update"]
         place = f"update {update:,}" if update else "the beginning (no earlier checkpoint)"
-        return f"fallback {len(self.history)}: {STARTING} {place} with {last['change']}"
+        return f"fallback {len(self.history)}: starting again from {place} with {last['change']}"
 
 
 def read(run: Path) -> State:
