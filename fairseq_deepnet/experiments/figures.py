@@ -50,11 +50,11 @@ def against_depth(table: Table) -> Any:
             if (law := table.laws.get(line)) is not None and law.points > 2:
                 ends = [ran.index.min(), ran.index.max()]
                 axes.plot(ends, list(map(law.at, ends)), "--", color=look["color"], linewidth=1)
-            # at the bad edge: below every BLEU, above every loss
-            failed = rows.index[rows["status"].isin(BAD)]
-            edge = [0.0 if measure == "bleu" else 1.0] * len(failed)
-            style = {"color": look["color"], "linestyle": "none", "clip_on": False, "zorder": 4}
-            axes.plot(failed, edge, transform=axes.get_xaxis_transform(), **style, **CROSS)
+            for depth in rows.index[rows["status"].isin(BAD)]:
+                # at the bad edge: below every BLEU, above every loss
+                edge, place = float(measure != "bleu"), axes.get_xaxis_transform()
+                style = {"color": look["color"], "clip_on": False, "zorder": 4, **CROSS}
+                axes.plot([depth], [edge], transform=place, **style)
         axes.set_xscale("log")
         axes.set_xticks(list(depths), labels=[f"{x:g}" for x in depths], fontsize="small")
         axes.minorticks_off()
@@ -64,8 +64,8 @@ def against_depth(table: Table) -> Any:
         handles.append(Line2D([], [], linestyle="none", label="failed", color="grey", **CROSS))
         if table.names:
             handles.append(Line2D([], [], linestyle=":", label="the paper's", color="grey"))
-        place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
-        axes.legend(handles=handles, frameon=False, fontsize="small", ncols=3, **place)
-    grid[0][0].set_ylabel(MEASURES[measure].meaning)
+        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
+        axes.legend(handles=handles, frameon=False, fontsize="small", ncols=2, **below)
+    grid[0][0].set_ylabel(MEASURES[measure].meaning.partition(",")[0])
     figure.suptitle(table.title, fontsize="medium", wrap=True)
     return figure

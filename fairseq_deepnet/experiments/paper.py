@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -127,10 +127,11 @@ class Law(NamedTuple):
         )
 
 
-def fit(points: Sequence[tuple[float, float]]) -> Law | None:
-    """Fit the law of depth to (depth, value) by least squares; None for fewer than two depths."""
-    if len({depth for depth, _ in points}) < 2:
+def fit(values: Mapping[float, float]) -> Law | None:
+    """Fit the law of depth to depth -> value by least squares; None for fewer than two depths."""
+    points = [(math.log(float(depth)), value) for depth, value in values.items()]
+    if len(points) < 2:
         return None
-    a, b = statistics.linear_regression([math.log(d) for d, _ in points], [v for _, v in points])
-    errors = (value - a * math.log(depth) - b for depth, value in points)
-    return Law(a, b, len(points), math.sqrt(statistics.fmean(error**2 for error in errors)))
+    a, b = statistics.linear_regression(*zip(*points, strict=True))
+    error = math.sqrt(statistics.fmean((value - a * x - b) ** 2 for x, value in points))
+    return Law(a, b, len(points), error)

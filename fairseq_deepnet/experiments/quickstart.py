@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     places = [folder / cell.name for cell in cells]
     sweep.train(definition, cells, folder, shares, retry="failed", watch=_Progress(places))
     deep, twin = map(results.read_run, places)
-    if not deep.status.is_result or deep.status is Status.FAILED:
+    if deep.status not in (Status.DONE, Status.DIVERGED):
         log = shown(places[0] / sweep.CONSOLE)
         raise ValueError(f"the DeepNorm model failed: {deep.reason}; see {log}")
     say("3/4 both are scored; 4/4 drawing the loss curves")

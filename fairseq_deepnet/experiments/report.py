@@ -117,5 +117,11 @@ def _of_tests(args: argparse.Namespace) -> Report:
         raise ValueError(f"--samples {args.samples}: at least 1 is needed, and 1000 are usual")
     systems, notes = significance.find_systems(args.folders)
     frame, signatures = significance.compare(systems, args.samples)
-    text = significance.to_markdown(frame, [*signatures, *notes])
+    formats = ["", "", *([".2f"] * 5), ".4f", ".4f"]
+    text = tables.layout(
+        "Paired significance tests",
+        frame,
+        [*significance.NOTES, *signatures, *notes],
+        floatfmt=formats,
+    )
     return Report([text], [frame])

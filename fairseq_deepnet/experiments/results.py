@@ -56,11 +56,6 @@ class Status(StrEnum):
     DIVERGED = "diverged"
     FAILED = "failed"
 
-    @property
-    def is_result(self) -> bool:
-        """True if the run has ended, successfully or not."""
-        return self in (Status.DONE, Status.DIVERGED, Status.FAILED)
-
 
 def read_json(file: Path) -> dict[str, Any]:
     """Return a record of a cell, empty if it does not exist; raise ValueError if it is damaged."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Scored:
 
     Args:
         file: JSON file of the score
-        seed: seed of the run; None without a config
+        seed: seed of the run; "?" without a config
         settings: everything that defines the system except the seed
         hypotheses: detokenised translations, in corpus order
         signature: parts of sacreBLEU's signature: tok, case, ...
@@ -54,7 +55,7 @@ class Scored:
 
     file: Path
     name: str
-    seed: int | None
+    seed: str
     settings: str
     hypotheses: list[str]
     references: list[str]
@@ -116,11 +117,8 @@ def compare(systems: Systems, samples: int | None = None) -> tuple[pd.DataFrame,
         (name, list(zip(*(run.hypotheses for run in runs), strict=True)))
         for name, runs in systems.items()
     ]
-    frame = pd.DataFrame({"system": list(systems)})
-    frame["seeds"] = [
-        " ".join("?" if run.seed is None else str(run.seed) for run in runs)
-        for runs in systems.values()
-    ]
+    texts = [[run.seed for run in runs] for runs in systems.values()]
+    frame = pd.DataFrame({"system": list(systems), "seeds": list(map(" ".join, texts))})
     frame["bleu"] = list(map(statistics.fmean, scores))
     frame["deviation"] = [statistics.stdev(s) if len(s) > 1 else None for s in scores]
     frame["difference"] = [None, *(frame["bleu"][1:] - frame["bleu"][0])]
@@ -144,27 +142,15 @@ def compare(systems: Systems, samples: int | None = None) -> tuple[pd.DataFrame,
     return frame, notes
 
 
-def to_markdown(frame: pd.DataFrame, notes: Sequence[str]) -> str:
-    """Lay out the rows of `compare`."""
-    formats = ["", "", *(".2f" for _ in range(5)), *(".4f" for _ in TESTS)]
-    cells = frame.astype(object).where(frame.notna(), None)
-    table = cells.to_markdown(index=False, floatfmt=formats, missingval="")
-    bullets = "\n".join(f"- {note}" for note in (*NOTES, *notes))
-    return f"### Paired significance tests\n\n{table}\n\n{bullets}\n"
-
-
 def _scored_again(run: Scored, bleu: Any) -> float:
     """Return the exact BLEU of a run; raise ValueError if the recorded score differs."""
-    if len(run.hypotheses) != len(run.references):
+    score = math.nan
+    if len(run.hypotheses) == len(run.references):
+        score = float(bleu.corpus_score(run.hypotheses, [run.references]).score)
+    if not abs(score - run.bleu) < 0.01:
         raise ValueError(
-            f"{shown(run.file.with_suffix('.txt'))} has {len(run.hypotheses)} lines for "
-            f"{len(run.references)} references; score it again"
-        )
-    score = float(bleu.corpus_score(run.hypotheses, [run.references]).score)
-    if abs(score - run.bleu) > 0.01:
-        raise ValueError(
-            f"{shown(run.file)} contains BLEU {run.bleu:.2f}, but its hypotheses have {score:.2f} "
-            "against the current reference; score it again"
+            f"{shown(run.file)} contains BLEU {run.bleu:.2f}, but its {len(run.hypotheses)} "
+            f"hypotheses have {score:.2f} against the current reference; score it again"
         )
     return score
 
@@ -181,11 +167,11 @@ def find_systems(targets: Sequence[Path]) -> tuple[Systems, list[str]]:
     notes, files = [], []
     for target in targets:
         for path in [target] if target.is_file() else find_runs(target):
-            score = read_run(path).score if path.is_dir() else None
-            if path.is_dir() and score is None:
-                notes.append(f"{shown(path)} is not scored")
-            else:
+            score = None if path.is_file() else read_run(path).score
+            if path.is_file() or score is not None:
                 files.append(path / score.file if score else path)
+            else:
+                notes.append(f"{shown(path)} is not scored")
     scored = [read_scored(path) for path in {path.resolve(): path for path in files}.values()]
     systems = _grouped(scored)
     if len(systems) < 2:
@@ -197,9 +183,9 @@ def find_systems(targets: Sequence[Path]) -> tuple[Systems, list[str]]:
         for key in ("tok", "case"):
             if run.signature.get(key) != scored[0].signature.get(key):
                 raise ValueError(f"{pair} have different signatures ({key}); score one again")
-    kinds = {name: sorted({run.decoding for run in runs}) for name, runs in systems.items()}
-    if len({run.decoding for run in scored}) > 1:
-        texts = (f"{name}: {', '.join(texts)}" for name, texts in kinds.items())
+    kinds = {name: ", ".join(sorted({r.decoding for r in runs})) for name, runs in systems.items()}
+    if len(set(kinds.values())) > 1:
+        texts = (f"{name}: {text}" for name, text in kinds.items())
         notes.append(f"decoded differently: {'; '.join(texts)}")
     return _paired(systems, notes), notes
 
@@ -232,16 +218,16 @@ def read_scored(file: Path) -> Scored:
         raise ValueError(f"{shown(file)} is no score of one direction ({error})") from error
     folders = file.resolve().parents
     run = next((folder for folder in folders[1:4] if (folder / "config.yaml").is_file()), None)
-    settings, seed = str(file.resolve()), None
+    settings, seed = str(file.resolve()), "?"
     if run is not None:
         config = configs.recorded_config(run)
         options = in_stock_names(config.options)
-        seed = options.pop("seed", None)
+        seed = str(options.pop("seed", "?"))
         settings = json.dumps([options, config.recipe, file.name], sort_keys=True, default=str)
     return Scored(
         file=file,
         name=(run or folders[1]).name,
-        seed=None if seed is None else int(seed),
+        seed=seed,
         settings=settings,
         hypotheses=list(read_lines(file.with_suffix(".txt"))),
         references=list(read_lines(reference)),
@@ -263,5 +249,5 @@ def _grouped(scored: Sequence[Scored]) -> Systems:
             files = ", ".join(shown(run.file) for run in runs)
             raise ValueError(f"the same system with the same seed more than once: {files}")
         name = runs[0].name if names.count(runs[0].name) == 1 else shown(runs[0].file)
-        systems[name] = sorted(runs, key=lambda run: run.seed or 0)
+        systems[name] = sorted(runs, key=lambda run: run.seed)
     return systems

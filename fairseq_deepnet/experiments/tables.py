@@ -18,7 +18,7 @@ import pandas as pd
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.paper import LAST, Key, Law
 from fairseq_deepnet.experiments.results import Status
-from fairseq_deepnet.tools.tables import Rows, listed, markdown
+from fairseq_deepnet.tools.tables import listed
 
 MISSING: Final = "-"
 BAD: Final = {Status.FAILED: "crashed", Status.DIVERGED: "diverged"}
@@ -32,17 +32,16 @@ _PAPERS_LAWS: Final = {"fig6": ("deepnorm", "layers per side"), "fig8": ("averag
 class Measure(NamedTuple):
     """A column of results.csv that a table can show."""
 
-    heading: str
     meaning: str
     digits: int
 
 
 MEASURES: Final = {
-    "bleu": Measure("BLEU", "test BLEU", 1),
-    "valid_loss": Measure("valid loss", "last validation loss, label-smoothed, bits per token", 2),
-    "valid_nll": Measure("valid nll", "last validation loss, nll in bits per token", 2),
-    "train_nll": Measure("train nll", "mean of the last 5 training losses, bits per token", 2),
-    "seconds_per_update": Measure("s/update", "median of the log", 2),
+    "bleu": Measure("BLEU, with the signature below", 1),
+    "valid_loss": Measure("last validation loss, label-smoothed, bits per token", 2),
+    "valid_nll": Measure("last validation loss, nll in bits per token", 2),
+    "train_nll": Measure("mean of the last 5 training losses, nll in bits per token", 2),
+    "seconds_per_update": Measure("median of the log", 2),
 }
 
 
@@ -55,7 +54,7 @@ class Table:
         entries: a line of the CSV per entry: table, row, column, measure, ours (mean), deviation
             (sample standard deviation), seeds (successful runs), paper, delta, status (done, or the
             worst of all seeds), runs, and text
-        names: row -> name in the paper
+        names: row -> name in the paper; empty for a table of our own
         laws: line -> law of depth fitted to our means
     """
 
@@ -64,7 +63,6 @@ class Table:
     column: str
     entries: pd.DataFrame
     notes: list[str]
-    is_digitised: bool = False
     names: dict[Key, str] = field(default_factory=dict)
     laws: dict[Key, Law] = field(default_factory=dict)
 
@@ -82,31 +80,18 @@ class Table:
         return {str(key): rows.set_index(depth) for key, rows in numbered.groupby(line, sort=False)}
 
     def markdown(self) -> str:
-        """Return our numbers by column, with the paper's and the difference where it has any."""
-        beside = set(self.entries[self.entries["paper"].notna()]["column"])
-        lines: dict[str, list[str]] = {}
-        heading = [self.row]
-        for column, here in self.entries.groupby("column", sort=False):
-            key = str(column)
-            heading.append(MEASURES[key].heading if self.column == "measure" else key)
-            if paper.is_number(key):
-                heading[-1] = f"{self.column} {key}"
-            heading += ["paper", "Δ"] if key in beside else []
-            for entry in here.to_dict("records"):
-                row = lines.setdefault(entry["row"], [self.names.get(entry["row"], entry["row"])])
-                row.append(entry["text"])
-                if key in beside:
-                    sign = "≈" if self.is_digitised and entry["paper"] is not None else ""
-                    delta, digits = entry["delta"], MEASURES[entry["measure"]].digits
-                    row.append(sign + str(entry["paper"] or MISSING))
-                    row.append(MISSING if math.isnan(delta) else f"{delta:+.{digits}f}")
-        return layout(self.title, [heading, *lines.values()], self.notes)
+        """Return the text of the entries by row and column."""
+        grid = self.entries.set_index(["row", "column"])["text"].unstack(sort=False)
+        grid = grid.rename(self.names).rename_axis(index=self.row).reset_index()
+        grid.columns = [f"{self.column} {c}" if paper.is_number(c) else c for c in grid.columns]
+        return layout(self.title, grid, self.notes, disable_numparse=True)
 
 
-def layout(title: str, rows: Rows, notes: Sequence[str], left: int = 1) -> str:
-    """Lay a table out as Markdown, with a title and a list of notes."""
-    bullets = "\n".join(f"- {note}" for note in notes)
-    return f"### {title}\n\n{markdown(rows, left)}\n\n{bullets}\n"
+def layout(title: str, grid: pd.DataFrame, notes: Sequence[str], **form: Any) -> str:
+    """Lay a table out as Markdown, with a title and a list of notes; `form` is tabulate's."""
+    grid = grid.astype(object).where(grid.notna(), None)
+    table = grid.to_markdown(index=False, missingval=MISSING, **form)
+    return "\n\n".join([f"### {title}", table, "\n".join(f"- {note}" for note in notes)]) + "\n"
 
 
 # From rows of results.csv to a table.
@@ -123,11 +108,9 @@ def _entry(runs: pd.DataFrame, measure: str, published: float | str | None) -> d
     values, digits = numbers(runs, measure), MEASURES[measure].digits
     ours, deviation = values.mean(), values.std()
     order = (*BAD, Status.UNFINISHED, Status.DONE)
-    status = next((s for s in order if (runs["status"] == s).any()), "missing")
     text = f"{ours:.{digits}f}" if len(values) else MISSING
     text += f" ±{deviation:.{digits}f}" if len(values) > 1 else ""
-    failed = int(runs["status"].isin(BAD).sum())
-    if failed:
+    if failed := int(runs["status"].isin(BAD).sum()):
         ends = " and ".join(word for end, word in BAD.items() if (runs["status"] == end).any())
         text = ends if failed == len(runs) else f"{text} ({failed} of {len(runs)} {ends})"
     return {
@@ -136,9 +119,9 @@ def _entry(runs: pd.DataFrame, measure: str, published: float | str | None) -> d
         "seeds": len(values),
         "paper": published,
         "delta": ours - published if isinstance(published, int | float) else math.nan,
-        "status": str(status),
+        "status": next((s.value for s in order if (runs["status"] == s).any()), "missing"),
         "runs": " ".join(runs["run"]),
-        "text": text,
+        "text": text if published is None else f"{text} [{published}]",
     }
 
 
@@ -172,33 +155,21 @@ def build(
             here, shown = runs[(runs[row] == r) & (runs[column] == c)], measure or c
             place = {"table": name, "row": r, "column": c, "measure": shown}
             lines.append(place | _entry(here, shown, published.value(r, c) if published else None))
-    entries = pd.DataFrame(lines)
-    entries["paper"] = entries["paper"].astype(object).where(entries["paper"].notna(), None)
-    table = Table(
-        title=f"{published.title} (the paper's {published.source})"
-        if published
-        else f"{runs['title'].iloc[0]}{title}"
-        + (f": {MEASURES[measure].heading}" if measure else ""),
-        row=row,
-        column=column,
-        entries=entries,
-        notes=[
-            f"{MEASURES[m].heading}: {MEASURES[m].meaning}" for m in entries["measure"].unique()
-        ],
-    )
+    table = Table(f"{runs['title'].iloc[0]}{title}", row, column, pd.DataFrame(lines), [])
     if published:
-        table.names, table.is_digitised = published.names, published.certainty == "digitised"
+        table.title, table.names = published.title, published.names
         source = f"{paper.REFERENCE}, {published.source}: {published.metric}"
-        table.notes.insert(0, f"paper: {published.certainty}, {source}")
-    if table.is_digitised:
-        table.notes.append("≈: read off the paper's plot, to about 0.1 BLEU or 0.01 of a loss")
+        table.notes.append(f"in brackets: {source}")
+        if published.certainty == "digitised":
+            table.notes.append("read off the paper's plot, to about 0.1 BLEU or 0.01 of a loss")
+    measures = table.entries["measure"].unique()
+    table.notes += [f"{name}: {MEASURES[name].meaning}" for name in measures]
     table.notes.append(f"trained: {trained(runs)}")
     table.notes.append("mean ±sample standard deviation over the seeds that ended well")
-    table.notes += [*(_scores(runs) if "bleu" in set(entries["measure"]) else []), *notes]
+    table.notes += [*(_scores(runs) if "bleu" in measures else []), *notes]
     if has_law:
-        for line, here in table.by_depth().items():
-            if (law := paper.fit(list(here["ours"].dropna().items()))) is not None:
-                table.laws[line] = law
+        laws = {key: paper.fit(rows["ours"].dropna()) for key, rows in table.by_depth().items()}
+        table.laws = {key: law for key, law in laws.items() if law is not None}
         table.notes += _laws(table)
     table.notes += _endings(runs)
     return [table]
@@ -211,7 +182,7 @@ def _laws(table: Table) -> list[str]:
     for name, (line, unit) in _PAPERS_LAWS.items():
         theirs = paper.table(name)
         depths = theirs.rows.get(line) or {d: row[line] for d, row in theirs.rows.items()}
-        law = paper.fit([(float(d), v) for d, v in depths.items() if not isinstance(v, str)])
+        law = paper.fit(pd.to_numeric(pd.Series(depths), errors="coerce").dropna())
         notes.append(f"the paper's {theirs.source}, {line} (d: {unit}): {law}")
     return notes
 
@@ -296,11 +267,11 @@ def _depth(runs: pd.DataFrame) -> list[Table]:
     differing = [name for name in _CHOSEN if chosen[name].nunique(dropna=False) > 1]
     notes = ["of all runs in a place, those whose options gave the lowest last validation loss"]
     for (scheme, depth), here in chosen.groupby(["scheme", "depth"], sort=False):
-        options = here[differing].fillna("default").iloc[0].items()
-        notes.append(f"{scheme} {depth}: {' '.join(f'{name} {value}' for name, value in options)}")
+        options = [f"{n} {value}" for n, value in here[differing].fillna("default").iloc[0].items()]
+        notes.append(f"{scheme} {depth}: {' '.join(options) or 'the same for all'}")
     axes = ("scheme", "depth")
-    tables = build("depth", chosen, *axes, "bleu", has_law=True, notes=notes)
-    tables += build("depth-nll", chosen, *axes, "valid_nll", notes=notes)
+    tables = build("depth", chosen, *axes, "bleu", title=": bleu", has_law=True, notes=notes)
+    tables += build("depth-nll", chosen, *axes, "valid_nll", title=": valid_nll", notes=notes)
     for panel, factors in panels_of(runs).items():  # they differ in more than their factors
         tables += _of_factors(in_panels(runs, panel), factors, f"{panel}-", f", {panel}")
     return tables
@@ -361,7 +332,7 @@ def _of_factors(runs: pd.DataFrame, factors: str, start: str, title: str = "") -
         for values, here in runs.groupby(rest, sort=False) if rest else [((), runs)]:
             end = "".join(f", {name} {value}" for name, value in zip(rest, values, strict=True))
             name = "-".join([f"{start}{measure}", *values])
-            tables += build(name, here, row, column, measure, title=f"{title}{end}")
+            tables += build(name, here, row, column, measure, title=f"{title}{end}: {measure}")
     return tables
 
 
@@ -387,20 +358,8 @@ def tables_of(sweep: str, runs: pd.DataFrame) -> list[Table]:
 
 def side_by_side(runs: pd.DataFrame) -> str:
     """Compare runs outside of sweeps, one per line."""
-    columns = {
-        "parameters": ("parameters", 0),
-        "updates": ("updates", 0),
-        "best_valid_loss": ("valid loss", 3),
-        "best_valid_nll": ("valid nll", 3),
-        "bleu": ("BLEU", 2),
-        "chrf": ("chrF", 2),
-    }
-    rows = [["run", "model", *(heading for heading, _ in columns.values())]]
-    for run in runs.to_dict("records"):
-        row = [run["run"], f"{run['layers']} {run['scheme_or_arch'] or ''}"]
-        for name, (_, digits) in columns.items():
-            value = pd.to_numeric(run[name])
-            row.append(MISSING if pd.isna(value) else f"{value:,.{digits}f}")
-        rows.append(row)
-    notes = ["validation losses: the lowest of the run, bits per token; nll is without smoothing"]
-    return layout("Runs side by side", rows, notes + _scores(runs) + _endings(runs), left=2)
+    names = ["run", "layers", "scheme_or_arch", "parameters", "updates"]
+    names += ["best_valid_loss", "best_valid_nll", "bleu", "chrf"]
+    notes = ["best: the lowest of the run, in bits per token; nll: without label smoothing"]
+    notes += _scores(runs) + _endings(runs)
+    return layout("Runs side by side", runs[names].convert_dtypes(), notes, floatfmt=".3f")

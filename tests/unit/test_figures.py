@@ -79,7 +79,7 @@ def test_depth_has_a_panel_per_group_and_a_line_per_scheme(folder: Path) -> None
     ]
     first = figure.axes[0]
     assert [text.get_text() for text in first.get_xticklabels()] == ["6", "18", "50"]
-    assert figure.get_suptitle() == "A comparison: valid nll"
+    assert figure.get_suptitle() == "A comparison: valid_nll"
 
 
 def test_means_have_their_spread_and_crosses_mark_where_runs_diverged(folder: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.experiments.paper import fit
 
 
 @pytest.mark.parametrize(
@@ -57,31 +58,20 @@ def test_what_was_read_off_plots_is_marked() -> None:
 
 def test_the_fit_is_the_least_squares_solution_of_two_points_and_of_four() -> None:
     # ln 1 = 0 and ln e = 1: L(1) = 2 and L(e) = 5 give A = 3, B = 2 exactly
-    e = 2.718281828459045
-    exact = fit([(1, 2.0), (e, 5.0)])
-    assert exact is not None
-    assert (exact.a, exact.b, exact.error) == pytest.approx((3.0, 2.0, 0.0))
+    exact = paper.fit({1: 2.0, math.e: 5.0})
+    assert exact == pytest.approx((3.0, 2.0, 2, 0.0))
     # x = 0, 1, 2, 3 and y = 1, 3, 2, 6: means 1.5 and 3, A = 7 / 5, B = 3 - 2.1
-    law = fit([(e**0, 1), (e**1, 3), (e**2, 2), (e**3, 6)])
+    law = paper.fit({1: 1, math.e: 3, math.e**2: 2, math.e**3: 6})
+    error = (0.1**2 + 0.7**2 + 1.7**2 + 0.9**2) ** 0.5 / 2
+    assert law == pytest.approx((1.4, 0.9, 4, error))
     assert law is not None
-    assert (law.a, law.b) == pytest.approx((1.4, 0.9))
-    assert law.error == pytest.approx((0.1**2 + 0.7**2 + 1.7**2 + 0.9**2) ** 0.5 / 2)
-    assert law.at(e**2) == pytest.approx(3.7)
-
-
-def test_one_depth_has_no_law() -> None:
-    assert fit([(6, 27.0), (6, 28.0)]) is None
-    assert fit([]) is None
+    assert law.at(math.e**2) == pytest.approx(3.7)
+    assert paper.fit({6: 27.0}) is None
 
 
 def test_the_law_of_the_paper_s_points() -> None:
     # numpy.polyfit(log(depth), bleu, 1) of the digitised points
-    points = [
-        (float(depth), float(row["average"])) for depth, row in paper.table("fig8").rows.items()
-    ]
-    law = fit(points)
+    rows = paper.table("fig8").rows.items()
+    law = paper.fit({float(depth): float(row["average"]) for depth, row in rows})
     assert law is not None
     assert (law.a, law.b) == pytest.approx((1.59, 21.9), abs=0.05)
-    first_four = fit(points[:4])
-    assert first_four is not None
-    assert (first_four.a, first_four.b) == pytest.approx((2.10, 20.2), abs=0.05)
