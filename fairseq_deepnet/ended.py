@@ -3,8 +3,8 @@
     {"why": "preempted", "update": 1200}
     {"why": "diverged", "update": 31, "layers": {"decoder": [1, 13, 18]}, "started": 29, ...}
 
-Rank 0 writes ended.json before it exits, because torchrun and srun pass no exit status on. Nothing
-here needs torch or fairseq: the supervisor imports neither.
+Rank 0 writes ended.json before it exits, because torchrun and srun pass no exit status on. This
+module imports neither torch nor fairseq, for the supervisor.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .records import read_record, write_record
 NAME: Final = "ended.json"
 
 PREEMPTED: Final = 85
-"""Exit status: ended by a signal with everything saved; the same command resumes. HTCondor's
-manual uses the same number for it."""
+"""Exit status: ended by a signal with everything saved; the same command resumes. HTCondor uses
+the same number."""
 UNSAVED: Final = 128 + signal.SIGTERM
 """Exit status: ended by a signal, and updates since the last checkpoint are lost."""
 INTERRUPTED: Final = 128 + signal.SIGINT
@@ -30,7 +30,7 @@ INTERRUPTED: Final = 128 + signal.SIGINT
 DIVERGED: Final = 86
 """Exit status: the training diverged and was stopped."""
 ATTEMPT: Final = "fallback-step"
-"""Hidden option of fairseq-train: the number of fallbacks that its supervisor has taken."""
+"""Hidden option of fairseq-train: number of fallbacks that the run has taken."""
 PREEMPTING: Final = (signal.SIGTERM, signal.SIGUSR1)
 """Signals that end a training after the update in progress."""
 
@@ -38,7 +38,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def end_with_parent(number: int = signal.SIGTERM) -> None:
-    """Let this process get a signal when its parent ends, even by kill -9; Linux only."""
+    """Send this process a signal when its parent ends, even by kill -9; only on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
 
@@ -48,8 +48,8 @@ class Why(StrEnum):
 
     COMPLETE = "complete"
     PREEMPTED = "preempted"  # by a signal, everything is saved
-    UNSAVED = "unsaved"  # by a signal, and the checkpoint could not be saved
-    DIVERGED = "diverged"  # and --on-divergence stop or fallback
+    UNSAVED = "unsaved"  # by a signal, without a checkpoint
+    DIVERGED = "diverged"  # with --on-divergence stop or fallback
 
 
 def write(run: Path, why: Why, update: int, **more: Any) -> None:
@@ -58,7 +58,7 @@ def write(run: Path, why: Why, update: int, **more: Any) -> None:
 
 
 def read(run: Path) -> dict[str, Any]:
-    """Return the record; empty where there is none, or only a damaged one."""
+    """Return the record; empty if it is missing or damaged."""
     try:
         return read_record(run / NAME, {"why": str, "update": int})
     except (FileNotFoundError, ValueError):
@@ -71,5 +71,5 @@ def clear(run: Path) -> None:
 
 
 def is_complete(run: Path) -> bool:
-    """Return True if a run was trained to its end."""
+    """Return True if a run is complete."""
     return read(run).get("why") == Why.COMPLETE

@@ -463,7 +463,7 @@ def build_observers(trainer: DeepNetTrainer) -> list[Observer]:
     observers: list[Observer] = []
     if hasattr(trainer.cfg.model, "residual_scheme"):
         observers += _build_instruments(trainer)
-    if preemption.is_listening():
+    if preemption.listen():
         # last, so that the others have written their records before it ends the run
         observers.append(preemption.Preemption(trainer))
     return observers

@@ -8,7 +8,7 @@ from .. import compat
 compat.apply()
 
 # ruff: noqa: E402
-from .. import criterions, optim, preemption, trainer
+from .. import criterions, optim, trainer
 from ..sharding import trainer as sharded_trainer
 from .deepnet_masked_lm import DeepNetMaskedLM
 from .deepnet_transformer import DeepNetTransformerModel
@@ -16,7 +16,6 @@ from .deepnet_transformer_lm import DeepNetTransformerLM
 
 trainer.install()
 sharded_trainer.install()
-preemption.listen()
 
 __all__ = [
     "DeepNetMaskedLM",

@@ -3,7 +3,7 @@
 from argparse import Namespace
 from typing import Any
 
-import fairseq_deepnet.models  # noqa: F401  (registers ours)
+import fairseq_deepnet.models  # noqa: F401  (registers the architectures)
 
 # isort: split
 import fairseq.models
@@ -14,11 +14,9 @@ from fairseq.models.roberta import RobertaModel
 
 from fairseq_deepnet.tools.fairseq_options import quiet
 
-MAX_POSITIONS = 512
-
 
 class VocabularyTask:
-    """All that building a translation model asks of a fairseq task: two dictionaries, here one.
+    """The part of a fairseq task that a model is built from: two dictionaries, here equal.
 
     `vocabulary` counts entries, fairseq's four special symbols included.
     """
@@ -29,18 +27,8 @@ class VocabularyTask:
             self.source_dictionary.add_symbol(f"w{number}")
 
 
-def build_model(arch: str, task: VocabularyTask, **options: Any) -> Any:
-    """Build a new model of `arch` with fairseq-train's options, underscores for dashes.
-
-    Raises ConfigurationError for options that this plugin refuses, KeyError for an unknown arch.
-    """
-    args = Namespace(arch=arch, **options)
-    ARCH_CONFIG_REGISTRY[arch](args)
-    return ARCH_MODEL_REGISTRY[arch].build_model(args, task)
-
-
 def usual_task(arch: str) -> str:
-    """Return the fairseq task that a model of this arch is trained with."""
+    """Return the fairseq task for models of this arch."""
     model: Any = ARCH_MODEL_REGISTRY.get(arch)
     if isinstance(model, type) and issubclass(model, RobertaModel):
         return "masked_lm"
@@ -52,8 +40,8 @@ def usual_task(arch: str) -> str:
 def build_from_arguments(args: Namespace, vocabulary: int, target: int | None = None) -> Any:
     """Build the model that fairseq-train's parsed arguments describe.
 
-    `vocabulary` counts the entries of the dictionary, `target` those of the target's where that is
-    another. Raises ValueError for an unknown arch and for options that its model refuses.
+    `vocabulary` counts the entries of the dictionary, `target` those of another target dictionary.
+    Raises ValueError for an unknown arch and for options that its model refuses.
     """
     if args.arch not in ARCH_CONFIG_REGISTRY:
         raise ValueError(f"arch {args.arch} is known neither to fairseq nor to this plugin")
@@ -61,10 +49,10 @@ def build_from_arguments(args: Namespace, vocabulary: int, target: int | None = 
     task.dictionary = task.source_dictionary
     if target not in (None, vocabulary):
         task.target_dictionary = VocabularyTask(target).target_dictionary
-    task.max_positions = lambda: getattr(args, "tokens_per_sample", None) or MAX_POSITIONS
+    task.max_positions = lambda: getattr(args, "tokens_per_sample", None) or 512
     try:
         with quiet():
-            # as fairseq-train does: some models take its dataclasses, others plain arguments
+            # some models take fairseq's dataclasses, others plain arguments
             config = convert_namespace_to_omegaconf(args)
             return fairseq.models.build_model(config.model, task)
     except (AssertionError, AttributeError, RuntimeError, TypeError) as error:

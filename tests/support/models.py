@@ -1,15 +1,17 @@
 """Small models of ours and of fairseq's, built the way fairseq builds them."""
 
+from argparse import Namespace
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 import torch
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 
 import fairseq_deepnet.models  # noqa: F401  (registers the architectures)
 from fairseq_deepnet.schemes import SCHEMES, ResidualScheme
-from fairseq_deepnet.tools import standalone
+from fairseq_deepnet.tools.standalone import VocabularyTask
 
 SYMBOLS = 60
 VARIANTS = [(name, variant) for name in SCHEMES for variant in SCHEMES[name].variants or (None,)]
@@ -45,7 +47,9 @@ def small(**options: Any) -> dict[str, Any]:
 def build_model(arch: str = "deepnet_transformer", seed: int = 1, **options: Any) -> Any:
     """A model of `arch`, small unless `options` say otherwise."""
     torch.manual_seed(seed)
-    return standalone.build_model(arch, standalone.VocabularyTask(4 + SYMBOLS), **small(**options))
+    args = Namespace(arch=arch, **small(**options))
+    ARCH_CONFIG_REGISTRY[arch](args)
+    return ARCH_MODEL_REGISTRY[arch].build_model(args, VocabularyTask(4 + SYMBOLS))
 
 
 def stir(model: nn.Module, seed: int = 5) -> None:
