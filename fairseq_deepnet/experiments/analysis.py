@@ -296,10 +296,7 @@ def run(args: argparse.Namespace) -> int:
     """Read the runs, print the table, write CSV and image."""
     runs = read_runs(args.runs)
     panels = make(args.figure, runs, window(args.figure, args.updates))
-    # a training in epochs does not say how many updates it will have
-    setting = trained(results.table_of([run.run for run in runs])).replace(
-        "? updates of", "updates of"
-    )
+    setting = trained(results.table_of([run.run for run in runs]))
     print(to_markdown(panels, setting), end="")
     out = args.out or args.runs
     out.mkdir(parents=True, exist_ok=True)

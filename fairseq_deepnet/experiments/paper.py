@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -14,8 +14,6 @@ import yaml
 
 FILE: Final = Path(__file__).with_name("paper.yaml")
 REFERENCE: Final = "arXiv 2203.00555"
-LAST: Final = "last"
-"""Column for a validation loss at another update than the paper's."""
 GROUPS: Final = {"post": "Post-LN", "none": "no LN", "pre": "Pre-LN"}
 """Placement of LayerNorm -> the paper's name for such schemes, in the order of its figure 6."""
 Key = str
@@ -48,11 +46,9 @@ def is_number(key: Key) -> bool:
     return True
 
 
-def ordered(keys: Sequence[Key]) -> list[Key]:
-    """Sort, each key once: words in their order, then numbers by size, then LAST."""
-    keys = list(dict.fromkeys(keys))
-    words = [key for key in keys if not is_number(key) and key != LAST]
-    return words + sorted(filter(is_number, keys), key=float) + [LAST] * (LAST in keys)
+def ordered(keys: Iterable[Key]) -> list[Key]:
+    """Sort, each key once: words in their order, then numbers by size."""
+    return sorted(dict.fromkeys(keys), key=lambda key: float(key) if is_number(key) else -math.inf)
 
 
 def group_of(scheme: str) -> str:

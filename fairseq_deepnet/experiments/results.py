@@ -159,6 +159,7 @@ class Run:
         text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
         parameters = _PARAMETERS.search(text)
         speeds = [speed for _, speed in self.speed if speed > 0]
+        valid = [loss for _, loss in self.valid_nll]
         last_train = [loss for _, loss in self.train_nll if math.isfinite(loss)][-_AVERAGED:]
         return {
             "sweep": self.cell.get("sweep"),
@@ -179,46 +180,37 @@ class Run:
             "updates": self.updates,
             "parameters": int(parameters[1].replace(",", "")) if parameters else None,
             "valid_loss": self.valid_loss[-1][1] if self.valid_loss else None,
-            "valid_nll": self.valid_nll[-1][1] if self.valid_nll else None,
-            "best_valid_loss": _lowest(self.valid_loss),
-            "best_valid_nll": _lowest(self.valid_nll),
+            "valid_nll": valid[-1] if valid else None,
+            "best_valid_nll": min(filter(math.isfinite, valid), default=None),
             "train_nll": statistics.fmean(last_train) if last_train else None,
             "seconds_per_update": 1 / statistics.median(speeds) if speeds else None,
-            "unigram_nll": self.unigram,
             "valid_losses": " ".join(f"{update}:{loss:.6g}" for update, loss in self.valid_loss),
             **_of_score(self.score, self.updates),
         }
-
-
-def _lowest(points: Points) -> float | None:
-    return min((loss for _, loss in points if math.isfinite(loss)), default=None)
 
 
 def _of_score(score: Score | None, updates: int) -> dict[str, Any]:
     """Return the columns of a score: its numbers, and how they were obtained.
 
     `bleu` is sacreBLEU, averaged over the trained directions of a multilingual model;
-    `tokenised_bleu` is the paper's kind for data of words.
+    `bleu_tokenised` is the paper's kind for data of words.
     """
-    values, facts, how, signatures = {}, {}, None, {}
-    if score is not None:
-        values, facts, signatures = score.values, score.facts, score.signatures
-        how = f"{score.of}, {int(facts.get('lines') or 0):,} sentences"
-        if "directions" in facts:
-            how += f" in {facts['directions']} directions"
-            if (expected := facts.get("expected") or facts["directions"]) != facts["directions"]:
-                how += f" of {expected}, INCOMPLETE"
-            how += " (BLEU: mean over the trained ones)"
-        how += f", {decoding(facts)}, {int(facts.get('updates') or updates):,} updates"
-    return {
-        "bleu": score.headline if score else None,
-        "tokenised_bleu": values.get(TOKENISED),
-        **{name: values.get(name) for name in ("chrf", "x-en", "en-x", "average", "zero-shot")},
-        "signature": signatures.get("bleu"),
-        "tokenised_signature": signatures.get(TOKENISED),
-        "chrf_signature": signatures.get("chrf"),
-        "scored": how,
-    }
+    means = ("x-en", "en-x", "average", "zero-shot")
+    metrics = ("bleu", TOKENISED, "chrf")
+    names = (*metrics, *means, *(f"{name}_signature" for name in metrics), "scored")
+    if score is None:
+        return dict.fromkeys(names)
+    facts = score.facts
+    how = f"{score.of}, {int(facts.get('lines') or 0):,} sentences"
+    if "directions" in facts:
+        how += f" in {facts['directions']} directions"
+        if (expected := facts.get("expected") or facts["directions"]) != facts["directions"]:
+            how += f" of {expected}, INCOMPLETE"
+        how += " (BLEU: mean over the trained ones)"
+    how += f", {decoding(facts)}, {int(facts.get('updates') or updates):,} updates"
+    signatures = {f"{name}_signature": text for name, text in score.signatures.items()}
+    columns = score.values | signatures | {"bleu": score.headline, "scored": how}
+    return {name: columns.get(name) for name in names}
 
 
 def find_runs(folder: Path) -> list[Path]:

@@ -10,13 +10,12 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pandas as pd
 
 from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.experiments.paper import LAST, Key, Law
+from fairseq_deepnet.experiments.paper import Key, Law
 from fairseq_deepnet.experiments.results import Status
 from fairseq_deepnet.tools.tables import listed
 
@@ -164,9 +163,9 @@ def build(
             table.notes.append("read off the paper's plot, to about 0.1 BLEU or 0.01 of a loss")
     measures = table.entries["measure"].unique()
     table.notes += [f"{name}: {MEASURES[name].meaning}" for name in measures]
-    table.notes.append(f"trained: {trained(runs)}")
+    table.notes += [f"trained: {trained(runs)}", *notes]
     table.notes.append("mean ±sample standard deviation over the seeds that ended well")
-    table.notes += [*(_scores(runs) if "bleu" in measures else []), *notes]
+    table.notes += _scores(runs) if "bleu" in measures else []
     if has_law:
         laws = {key: paper.fit(rows["ours"].dropna()) for key, rows in table.by_depth().items()}
         table.laws = {key: law for key, law in laws.items() if law is not None}
@@ -190,26 +189,19 @@ def _laws(table: Table) -> list[str]:
 def _scores(runs: pd.DataFrame) -> list[str]:
     """Describe how scores were obtained: signature, text, search, model, data."""
     notes = []
-    scored = runs.dropna(subset=["scored"]).fillna({"signature": "", "data": ""})
-    for how, here in scored.groupby(["signature", "scored", "data"], sort=False):
+    scored = runs.dropna(subset=["scored"]).fillna({"bleu_signature": "", "data": ""})
+    for how, here in scored.groupby(["bleu_signature", "scored", "data"], sort=False):
         notes.append(f"scored, {listed(list(here['run'].unique()), 4)}: {', '.join(how)}")
     return notes
 
 
 def trained(runs: pd.DataFrame) -> str:
-    """Summarise shape, length, learning rate and data of runs, with all values that occur."""
-
-    def values(name: str) -> str:
-        keys = paper.ordered(sorted({paper.key(value) for value in runs[name].dropna()}))
-        return ", ".join(f"{int(key):,}" if key.isdecimal() else key for key in keys) or "?"
-
-    folders = ", ".join(sorted({Path(str(data)).name for data in runs["data"].dropna()})) or "?"
-    shapes = "".join(f"{shape}, " for shape in sorted(set(runs["shape"].dropna())))
-    return (
-        f"{shapes}{values('max-update')} updates of {values('tokens')} tokens, "
-        f"learning rate {values('lr')}, warm-up {values('warmup-updates')}, {folders}, "
-        f"seeds {values('seed')}"
-    )
+    """Summarise the settings of runs, with all values that occur."""
+    texts = []
+    for name in ("shape", "max-update", "tokens", "lr", "warmup-updates", "data", "seed"):
+        if values := sorted({paper.key(value) for value in runs[name].dropna()}):
+            texts.append(f"{name} {', '.join(paper.ordered(values))}")
+    return "; ".join(texts)
 
 
 def _endings(runs: pd.DataFrame) -> list[str]:
@@ -221,36 +213,27 @@ def _endings(runs: pd.DataFrame) -> list[str]:
 # The tables of each sweep.
 
 
-def _by_scheme_and_depth(name: str, runs: pd.DataFrame) -> list[Table]:
+def _by_scheme_and_depth(table: str, runs: pd.DataFrame) -> list[Table]:
     # the paper reports BLEU of tokens where the data are words
-    for measure in ("bleu", "signature"):
-        runs[measure] = runs[f"tokenised_{measure}"].fillna(runs[measure])
-    return build(name, runs, "scheme", "depth", "bleu", is_published=True)
+    for name in ("bleu", "bleu_signature"):
+        runs[name] = runs[name.replace("bleu", "bleu_tokenised")].fillna(runs[name])
+    return build(table, runs, "scheme", "depth", "bleu", is_published=True)
 
 
 def _fig7(runs: pd.DataFrame) -> list[Table]:
-    tables = []
+    """Build tables of validation losses; the last update of a shorter run has its own column."""
+    runs, tables = runs.fillna({"valid_losses": ""}), []
     for panel in ("lr", "batch", "width"):
-        name = f"fig7-{panel}"
-        curves = _at_updates(in_panels(runs, panel), paper.table(name).columns)
-        tables += build(name, curves, panel, "update", "valid_loss", is_published=True)
+        rows = []
+        for run in in_panels(runs, panel).to_dict("records"):
+            losses = dict(pair.split(":") for pair in run["valid_losses"].split())
+            for update in (*paper.table(f"fig7-{panel}").columns, *list(losses)[-1:]):
+                rows.append({**run, "update": update, "valid_loss": losses.get(update)})
+        curves = pd.DataFrame(rows, columns=[*runs.columns, "update"])
+        curves = curves.drop_duplicates(["run", "update"])
+        axes = (panel, "update", "valid_loss")
+        tables += build(f"fig7-{panel}", curves, *axes, is_published=True)
     return tables
-
-
-def _at_updates(runs: pd.DataFrame, updates: Sequence[Key]) -> pd.DataFrame:
-    """Return a row per run and update with its validation loss.
-
-    The last loss has its own column if the run ended at another update.
-    """
-    rows = []
-    for run in runs.fillna({"valid_losses": ""}).to_dict("records"):
-        losses = dict(pair.split(":") for pair in run["valid_losses"].split())
-        places = {update: losses.get(update) for update in updates}
-        last = next(reversed(losses), None)
-        if last is not None and last not in places:
-            places[LAST] = losses[last]
-        rows += [{**run, "update": at, "valid_loss": loss} for at, loss in places.items()]
-    return pd.DataFrame(rows, columns=[*runs.columns, "update"])
 
 
 def _table2(runs: pd.DataFrame) -> list[Table]:
@@ -264,11 +247,10 @@ def _table2(runs: pd.DataFrame) -> list[Table]:
 
 def _depth(runs: pd.DataFrame) -> list[Table]:
     chosen = best(in_panels(runs, "law", "norms", "epsilon", "thousand"))
-    differing = [name for name in _CHOSEN if chosen[name].nunique(dropna=False) > 1]
-    notes = ["of all runs in a place, those whose options gave the lowest last validation loss"]
-    for (scheme, depth), here in chosen.groupby(["scheme", "depth"], sort=False):
-        options = [f"{n} {value}" for n, value in here[differing].fillna("default").iloc[0].items()]
-        notes.append(f"{scheme} {depth}: {' '.join(options) or 'the same for all'}")
+    notes = [
+        "of all runs in a place, those whose options gave the lowest last validation loss: "
+        + ", ".join(chosen["run"])
+    ]
     axes = ("scheme", "depth")
     tables = build("depth", chosen, *axes, "bleu", title=": bleu", has_law=True, notes=notes)
     tables += build("depth-nll", chosen, *axes, "valid_nll", title=": valid_nll", notes=notes)
@@ -358,8 +340,8 @@ def tables_of(sweep: str, runs: pd.DataFrame) -> list[Table]:
 
 def side_by_side(runs: pd.DataFrame) -> str:
     """Compare runs outside of sweeps, one per line."""
-    names = ["run", "layers", "scheme_or_arch", "parameters", "updates"]
-    names += ["best_valid_loss", "best_valid_nll", "bleu", "chrf"]
-    notes = ["best: the lowest of the run, in bits per token; nll: without label smoothing"]
+    names = ["run", "layers", "scheme_or_arch", "parameters", "updates", "best_valid_nll"]
+    names += ["bleu", "chrf"]
+    notes = ["best_valid_nll: the lowest of the run, without label smoothing, in bits per token"]
     notes += _scores(runs) + _endings(runs)
     return layout("Runs side by side", runs[names].convert_dtypes(), notes, floatfmt=".3f")

@@ -148,12 +148,10 @@ def test_the_command_prints_a_table_and_writes_markdown_and_csv(
     ("words", "message"),
     [
         (["RUNS/a", "--significance"], "a test needs two scored systems"),
-        (["RUNS/a", "RUNS/b", "--samples=9"], "--samples belongs to --significance"),
-        (["RUNS/a", "RUNS/b", "--significance", "--samples=0"], "--samples 0: at least 1"),
         (["RUNS/a", "RUNS/text/test.en", "--significance"], "test.en is no score"),
         (["RUNS/a", "/nowhere", "--significance"], "there is no folder /nowhere"),
     ],
-    ids=["one", "without", "samples", "no-score", "missing"],
+    ids=["one", "no-score", "missing"],
 )
 def test_bad_input_is_refused_in_one_line(
     runs: list[Path],

@@ -119,7 +119,7 @@ def test_a_number_of_an_unfinished_run_is_in_no_table(tmp_path: Path) -> None:
     values = {"scheme": "deepnorm", "depth": "6"}
     write_cell(tmp_path / "fig7", "lr5e-4", "fig7", {"lr": "5e-4"}, "unfinished", panel="lr")
     rows = rows_of(tmp_path / "fig7")
-    assert numbers(entry(rows, "5e-4", "last")) == ("", "", "", "unfinished")
+    assert numbers(entry(rows, "5e-4", "100000")) == ("", "", "", "unfinished")
     run = write_cell(tmp_path / "table1", "deepnorm_6l", "table1", values, bleu=20.0)
     (run / "result.json").unlink()
     assert numbers(entry(rows_of(tmp_path / "table1"), "deepnorm", "6"))[0] == ""
@@ -161,9 +161,9 @@ def test_figure_7_reads_validation_losses_at_the_paper_s_updates(tmp_path: Path)
     assert numbers(entry(rows, "1.5e-3", "30000")) == ("3.9", "3.89", "0.01", "done")
     assert numbers(entry(rows, "128", "5000")) == ("4.3", "4.15", "0.15", "done")
     assert numbers(entry(rows, "5e-4", "10000")) == ("", "4.1", "", "missing")
-    # a shorter run has its last loss in a column of its own
+    # the last update of a shorter run has its own column
     assert numbers(entry(rows, "512", "5000")) == ("", "4.49", "", "done")
-    assert numbers(entry(rows, "512", "last")) == ("9.75", "", "", "done")
+    assert numbers(entry(rows, "512", "2")) == ("9.75", "", "", "done")
     assert {row["table"] for row in rows} == {"fig7-lr", "fig7-batch", "fig7-width"}
 
 
@@ -348,8 +348,7 @@ def test_of_several_options_those_that_end_best_on_validation_are_shown(sweep: S
     tried(sweep, 50, "1e-3", [4.0], 24.0, panel="norms", freeze_norms="both")
     assert [best_bleu(sweep, depth) for depth in (6, 18, 50)] == ["30", "27", "24"]
     text = text_of(sweep.folder)
-    assert "deepnorm 18: lr 1e-3 freeze-norms default" in text
-    assert "deepnorm 50: lr 1e-3 freeze-norms both" in text
+    assert "lowest last validation loss: law_18_1e-3_3, norms_50_1e-3_7, law_6_2e-3_1" in text
 
 
 def test_the_law_of_depth_is_fitted_to_each_row_with_the_paper_s_beside(sweep: Sweep) -> None:
@@ -393,7 +392,7 @@ def test_runs_of_no_sweep_are_compared_line_by_line(tmp_path: Path) -> None:
     text = text_of(first, second)
     # the lowest of the finite losses
     assert line_of("first", first, second)[1:] == [
-        *("18L-18L", "pre-ln", "1234567", "300", "4.250", "2.750", "36.011", "50"),
+        *("18L-18L", "pre-ln", "1234567", "300", "2.750", "36.011", "50"),
     ]
     assert "second: stopped at update 100" in text
     assert f"scored, first: {SIGNATURE}" in text
