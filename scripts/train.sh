@@ -38,8 +38,7 @@
 #     NODE_RANK     number of this node, from 0
 #     MASTER_ADDR   host name of node 0
 #     MASTER_PORT   free port of node 0 (29500)
-#   SLURM: inside a job (salloc, or scripts/slurm_train.sbatch), srun starts one task per node. Elsewhere
-#     LAUNCHER=slurm submits the run with sbatch; GPUS must then be set.
+#   SLURM: inside a job (salloc, or scripts/slurm_train.sbatch), srun starts one task per node.
 #     SBATCH_...      SLURM's own variables, such as SBATCH_PARTITION and SBATCH_TIMELIMIT
 #
 # Signals: SIGTERM or SIGUSR1, sent to this script or to any of its processes on any node, ends the run after
@@ -56,7 +55,6 @@
 # Examples: DATA=data/mine.de-en RUN=runs/mine bash scripts/train.sh multi30k --lr 5e-4 --max-update 8000
 #           DRY_RUN=1 GPUS=8 NODES=16 bash scripts/train.sh wmt17_base
 #           NODES=4 NODE_RANK=0 MASTER_ADDR=node0 bash scripts/train.sh wmt17_base   # on node0, and so on
-#           NODES=4 GPUS=8 LAUNCHER=slurm bash scripts/train.sh wmt17_base
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"

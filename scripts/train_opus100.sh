@@ -21,7 +21,6 @@
 #
 # Examples: DEPTH=6 bash scripts/train_opus100.sh                             # the paper's 12 layers
 #           DRY_RUN=1 DEPTH=500 GPUS=8 NODES=16 bash scripts/train_opus100.sh # its 1,000 layers
-#           DEPTH=500 GPUS=8 NODES=16 LAUNCHER=slurm bash scripts/train_opus100.sh
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"

@@ -22,7 +22,6 @@
 # Examples: DEPTH=100 bash scripts/train_wmt17.sh --max-tokens 2048 --checkpoint-activations-every auto
 #           DRY_RUN=1 GPUS=8 NODES=4 SIZE=large-1024 bash scripts/train_wmt17.sh
 #           NODES=4 NODE_RANK=0 MASTER_ADDR=node0 bash scripts/train_wmt17.sh   # on node0, and so on
-#           NODES=4 GPUS=8 LAUNCHER=slurm bash scripts/train_wmt17.sh
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"

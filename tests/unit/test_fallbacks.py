@@ -10,7 +10,6 @@ from fairseq_deepnet.divergence.watch import DEFAULT_FALLBACKS
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.tools.training import fallbacks
-from fairseq_deepnet.tools.training.fallbacks import State
 from tests.support.runs import make_checkpoint
 
 OPTIONS: dict[str, Any] = {"lr": [0.009], "warmup_updates": 0, "update_freq": [4], "dropout": 0.1}
@@ -47,7 +46,6 @@ def test_a_damaged_state_is_one_line_that_says_what_to_remove(text: str, tmp_pat
         fallbacks.read(tmp_path)
 
 
-STEPS = ["lr*0.5"]
 ENDED: dict[str, Any] = {"update": 30, "attempt": 0, "kind": "loss_spike", "started": 22}
 
 
@@ -65,13 +63,12 @@ def diverged(run: Path, *updates: int) -> Path:
 def test_a_fallback_rolls_the_run_back_to_the_newest_earlier_checkpoint(tmp_path: Path) -> None:
     folder = diverged(tmp_path, 10, 20, 30)
     (folder / "diverged_1").mkdir()
-    state = fallbacks.take(tmp_path, STEPS, ENDED)
-    assert state == fallbacks.read(tmp_path)
-    assert str(state) == "fallback 1: starting again from update 20 with lr*0.5"
-    assert state is not None
-    assert state.history[0]["event"] == {"update": 30, "kind": "loss_spike", "started": 22}
+    taken = fallbacks.take(tmp_path, "lr*0.5", ENDED)
+    assert taken == fallbacks.read(tmp_path)
+    assert fallbacks.describe(taken) == "fallback 1: starting again from update 20 with lr*0.5"
+    assert taken[0]["event"] == {"update": 30, "kind": "loss_spike", "started": 22}
     assert num_updates(load_checkpoint(folder / "checkpoint_last.pt")) == 20
-    assert {path.name for path in (folder / "diverged_1_2").iterdir()} == {
+    assert {path.name for path in (folder / "diverged_2").iterdir()} == {
         *("checkpoint_last.pt", "checkpoint_1_30.pt", "crash.pt", "monitor.jsonl")
     }
     assert (folder / "checkpoint_1_20.pt").is_file()
@@ -83,33 +80,34 @@ def test_a_run_with_one_checkpoint_goes_back_to_it_and_not_to_the_beginning(
 ) -> None:
     """Unless the trouble is older than the checkpoint."""
     folder = diverged(tmp_path, 20)
-    state = fallbacks.take(tmp_path, STEPS, {**ENDED, "started": started})
-    assert state is not None
-    assert state.history[0]["from_update"] == update
-    assert ("starting again from the beginning" in str(state)) == (update == 0)
+    taken = fallbacks.take(tmp_path, "lr*0.5", {**ENDED, "started": started})
+    assert taken[0]["from_update"] == update
+    assert ("starting again from the beginning" in fallbacks.describe(taken)) == (update == 0)
     assert (folder / "checkpoint_last.pt").is_file() == (update == 20)
 
 
-def test_without_further_steps_the_run_is_unchanged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("function", ["rename", "write_record"])
+def test_a_rollback_that_was_killed_is_finished_by_the_next(
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = diverged(tmp_path, 20, 30)
-    assert fallbacks.take(tmp_path, [], ENDED) is None
-    assert num_updates(load_checkpoint(folder / "checkpoint_last.pt")) == 30
-    assert fallbacks.read(tmp_path) == State()
+    calls: list[object] = []
+    rename = Path.rename
 
+    def kill(*args: object) -> None:
+        calls.append(args)
+        if function == "write_record" or len(calls) == 2:
+            raise KeyboardInterrupt
+        rename(*args)  # type: ignore[arg-type]
 
-@pytest.mark.parametrize("moved", ["nothing", "one of two", "what came after", "everything"])
-def test_a_rollback_that_was_killed_half_way_is_finished(tmp_path: Path, moved: str) -> None:
-    folder = diverged(tmp_path, 20, 30)
-    State([{"change": "lr*0.5", "from_update": 20}], ["diverged_1", 20]).write(tmp_path)
-    aside = folder / "diverged_1"
-    aside.mkdir()
-    if moved != "nothing":
-        (folder / "checkpoint_1_30.pt").rename(aside / "checkpoint_1_30.pt")
-    if moved in ("what came after", "everything"):
-        (folder / "checkpoint_last.pt").rename(aside / "checkpoint_last.pt")
-    if moved == "everything":
-        make_checkpoint(folder / "checkpoint_last.pt", 20)
-    for _ in range(2):
-        assert fallbacks.roll_back(tmp_path).pending == []
+    owner = fallbacks if function == "write_record" else Path
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, function, kill)
+        with pytest.raises(KeyboardInterrupt):
+            fallbacks.take(tmp_path, "lr*0.5", ENDED)
+    assert fallbacks.read(tmp_path) == []
+    (taken,) = fallbacks.take(tmp_path, "lr*0.5", ENDED)
+    assert taken["from_update"] == 20
     assert num_updates(load_checkpoint(folder / "checkpoint_last.pt")) == 20
-    assert num_updates(load_checkpoint(aside / "checkpoint_last.pt")) == 30
+    moved = {path.name for path in folder.glob("diverged_*/*.pt")}
+    assert moved == {"checkpoint_last.pt", "checkpoint_1_30.pt", "crash.pt"}

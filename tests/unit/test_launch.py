@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 import pytest
 import torch
@@ -154,23 +153,10 @@ def test_srun_starts_a_torchrun_on_each_node_with_the_cores_and_gpus_of_the_job(
         *("--shutdown-timeout=90", HANDLED, "--no-python"),
     ]
     assert launcher.arguments() == ["--distributed-world-size", "32", ON_ALL]
-    assert not launcher.submits
     # one process needs no torchrun, but the job's node
     single = choose_launcher("slurm", Devices(gpus=1), environment)
     assert single.prefix()[0] == "srun"
     assert "torchrun" not in single.prefix()
-
-
-def test_outside_a_job_the_run_is_submitted_to_slurm(tmp_path: Path) -> None:
-    launcher = choose_launcher("slurm", Devices(gpus=4, nodes=2), {})
-    config = tmp_path / "mine.yaml"
-    config.touch()
-    assert launcher.submits
-    assert launcher.submission(tmp_path / "run", [str(config), "--lr", "1"]) == [
-        *("sbatch", "--nodes=2", "--gpus-per-node=4", "--job-name=run"),
-        f"--output={tmp_path}/run/slurm-%j.out",
-        *(str(launch.SBATCH_FILE), str(config), "--lr", "1"),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -181,6 +167,7 @@ def test_outside_a_job_the_run_is_submitted_to_slurm(tmp_path: Path) -> None:
         ("torchrun", Devices(1, nodes=2), {}, 0, "MASTER_ADDR=host of node 0"),
         ("auto", Devices(1, nodes=2), {"MASTER_ADDR": "a"}, 2, "NODE_RANK=2: NODES=2 are numbered"),
         ("slurm", Devices(0), {}, None, "LAUNCHER=slurm needs GPUs"),
+        ("slurm", Devices(1), {}, None, "no SLURM job; use sbatch scripts/slurm_train.sbatch"),
     ],
 )
 def test_a_missing_or_contradicting_variable_is_named(

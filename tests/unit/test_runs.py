@@ -11,8 +11,8 @@ import yaml
 from fairseq_deepnet import cli, ended
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
 from fairseq_deepnet.ended import DIVERGED
-from fairseq_deepnet.tools.training import settle, train
-from fairseq_deepnet.tools.training.fallbacks import State
+from fairseq_deepnet.records import write_record
+from fairseq_deepnet.tools.training import fallbacks, settle, train
 from tests.support.runs import TINY, make_checkpoint, make_data
 
 
@@ -37,7 +37,6 @@ class Recorder:
         for name in ("OMP_NUM_THREADS", "PYTHONUNBUFFERED"):
             monkeypatch.setenv(name, "1")
         monkeypatch.setattr(train, "planned_apart", settle.plan_run)
-        monkeypatch.setattr(train, "_submit", lambda args, command: self._start(command))
         monkeypatch.setattr(train.Child, "train", lambda child, _: self._start(child.command))
 
     def _start(self, command: list[str]) -> int:
@@ -293,7 +292,7 @@ def test_bad_input_is_one_line_and_leaves_no_run_folder(
 
 def fell_back(run: Path) -> None:
     """As if the run had diverged and gone on with half its learning rate."""
-    State([{"change": "lr*0.5", "from_update": 9}]).write(run)
+    write_record(run / fallbacks.NAME, {"history": [{"change": "lr*0.5", "from_update": 9}]})
 
 
 def test_fairseq_train_is_told_to_stop_where_the_supervisor_falls_back(record: Recorder) -> None:
@@ -309,7 +308,7 @@ def test_a_run_that_has_fallen_back_resumes_with_that(record: Recorder) -> None:
     first = record(*options)
     fell_back(record.run)
     assert record(*options) == [*first, "--lr=0.05", "--fallback-step=1"]
-    assert "this run has fallen back: fallback 1: starting again from update 9" in record.said
+    assert "fallback 1: starting again from update 9" in record.said
     assert record("--lr", "0.1")[-2:] == ["--lr=0.05", "--fallback-step=1"]  # also without
 
 

@@ -29,15 +29,14 @@ from fairseq_deepnet.tools.training import train
 class Plan:
     status: int = 0
     command: tuple = ()
+    max_update: int = 0
     falls_back: bool = False
-    remark: str = ""
-    submits: bool = False
 
 run, grace, fallbacks, *command = sys.argv[1:]
 plans = [Plan(0, tuple(command), falls_back=fallbacks != "0")]
 for step in range(1, int(fallbacks) + 1):
     words = (*command, f"--fallback-step={step}")
-    plans.append(Plan(0, words, falls_back=True, remark=f"fallback {step}"))
+    plans.append(Plan(0, words, falls_back=True))
 plans.append(Plan(86))
 train.planned_apart = lambda args: plans.pop(0)
 train.LEEWAY = 1.0
@@ -191,12 +190,11 @@ def test_a_signal_after_the_end_of_the_training_is_no_preemption(work: Work) -> 
 
 def test_a_training_that_diverged_is_started_again_until_it_ends_well(work: Work) -> None:
     ends = '[[ "$*" != *--fallback-step=2* ]] || exit 0'
-    body = f"""echo '{{"num_updates": "40"}}'; {ends}"""
+    record = '2026-01-02 03:04:05 | INFO | train | {"train_num_updates": "40"}'
+    body = f"echo '{record}'; {ends}"
     work.fakes.add("fairseq-train", body, status=DIVERGED)
     work.start("fairseq-train", "--lr", "1", fallbacks=2)
     work.finish(0)
-    log = (work.run / "train.log").read_text(encoding="utf-8").splitlines()
-    assert log[1::2] == ["fallback 1", "fallback 2"]
     calls = work.fakes.calls("fairseq-train")
     assert [call[-1] for call in calls] == ["1", "--fallback-step=1", "--fallback-step=2"]
     assert ended.read(work.run) == {"why": "complete", "update": 40}

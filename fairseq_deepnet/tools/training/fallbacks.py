@@ -9,9 +9,9 @@ options of each start, so that another number of devices, with another update-fr
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,103 +67,59 @@ def arguments(steps: Sequence[str], options: Options) -> list[str]:
     return [f"--{name}={','.join(f'{n:.10g}' for n in changed[name])}" for name in changed]
 
 
-@dataclass
-class State:
-    """The fallbacks that a run has taken, as fallback.json records them.
-
-    Attributes:
-        history: for each fallback its step, the update of the rollback, and the divergence.
-        pending: folder for the later checkpoints, and the update to go back to. It is written
-            before the first checkpoint is moved, so that a kill in between loses nothing.
-    """
-
-    history: list[dict[str, Any]] = field(default_factory=list)
-    pending: list[Any] = field(default_factory=list)
-
-    def write(self, run: Path) -> None:
-        """Write into a run folder, whole or not at all."""
-        write_record(run / NAME, asdict(self))
-
-    @property
-    def changes(self) -> list[str]:
-        """All steps, in order."""
-        return [str(fallback["change"]) for fallback in self.history]
-
-    def __str__(self) -> str:
-        """Describe the last fallback, for people and for the log."""
-        last = self.history[-1]
-        update = last["from_update"]
-        place = f"update {update:,}" if update else "the beginning (no earlier checkpoint)"
-        return f"fallback {len(self.history)}: starting again from {place} with {last['change']}"
-
-
-def read(run: Path) -> State:
-    """Return the state of a run folder, empty without a fallback.
+def read(run: Path) -> list[dict[str, Any]]:
+    """Return the fallbacks that a run has taken: change, update of the rollback, divergence.
 
     Raises ConfigurationError for a damaged file.
     """
     file = run / NAME
+    remedy = "remove it to train without the fallbacks taken so far"
     try:
-        return State(**read_record(file, {"history": list, "pending": list}))
+        taken: list[dict[str, Any]] = read_record(file, {"history": list}, remedy)["history"]
     except FileNotFoundError:
-        return State()
-    except (ValueError, TypeError) as error:
-        raise ConfigurationError(
-            f"{file} is damaged ({error}); remove it to train without the fallbacks taken so far"
-        ) from error
+        return []
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
+    return taken
 
 
-def take(run: Path, steps: Sequence[str], ended: Mapping[str, Any]) -> State | None:
-    """Take the next fallback and roll the run back; return its state, None without further steps.
+def describe(taken: Sequence[Mapping[str, Any]]) -> str:
+    """Describe the last of the fallbacks."""
+    update = taken[-1]["from_update"]
+    place = f"update {update:,}" if update else "the beginning (no earlier checkpoint)"
+    return f"fallback {len(taken)}: starting again from {place} with {taken[-1]['change']}"
+
+
+def take(run: Path, change: str, ended: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Roll a run back and record a fallback; return all fallbacks.
+
+    Checkpoints of later updates, and those that cannot be read, are moved aside; the newest of the
+    others becomes checkpoint_last.pt. The record is written last: after a kill in between, the next
+    start takes the fallback again and moves the rest.
 
     Args:
         run: the run folder
-        steps: those of --fallbacks
+        change: a step of --fallbacks
         ended: the record of the divergence
     """
-    from fairseq_deepnet.divergence.watch import newest_before
-
-    state = read(run)
-    if len(state.history) >= len(steps):
-        return None
-    source = newest_before(run / "checkpoints", ended.get("started", ended["update"]))
-    update = source[0] if source else 0
-    event = {key: ended[key] for key in ("update", "kind", "started") if key in ended}
-    change = steps[len(state.history)]
-    state.history.append({"change": change, "from_update": update, "event": event})
-    name, count = f"diverged_{len(state.history)}", 1
-    while (run / "checkpoints" / name).exists():  # of a run whose fallback.json was removed
-        count += 1
-        name = f"diverged_{len(state.history)}_{count}"
-    state.pending = [name, update]
-    state.write(run)
-    return roll_back(run)
-
-
-def roll_back(run: Path) -> State:
-    """Finish the rollback that fallback.json has pending; return the run's state.
-
-    Checkpoints of later updates, and those that cannot be read, are moved aside; the newest of the
-    others becomes checkpoint_last.pt.
-    """
     from fairseq_deepnet.checkpoints import LAST, copy_checkpoint
-    from fairseq_deepnet.divergence.watch import resumable
+    from fairseq_deepnet.divergence.watch import newest_before, resumable
     from fairseq_deepnet.monitoring import records
 
-    state, save_dir = read(run), run / "checkpoints"
-    if not state.pending:
-        return state
-    folder, update = state.pending
-    aside = save_dir / folder
-    aside.mkdir(parents=True, exist_ok=True)
+    taken, save_dir = read(run), run / "checkpoints"
+    source = newest_before(save_dir, ended.get("started", ended["update"]))
+    update = source[0] if source else 0
+    folders = (save_dir / f"diverged_{number}" for number in itertools.count(len(taken) + 1))
+    aside = next(folder for folder in folders if not folder.exists())
+    aside.mkdir(parents=True)
     if (run / records.NAME).is_file():  # the next attempt repeats these updates
         shutil.copyfile(run / records.NAME, aside / records.NAME)
     earlier = {path for number, path in resumable(save_dir) if number <= update}
     for path in {*save_dir.glob("checkpoint*.pt"), *save_dir.glob("crash.pt")} - earlier:
         path.rename(aside / path.name)
-    if not (save_dir / LAST).is_file():
-        for _, path in sorted(resumable(save_dir))[-1:]:  # none if all were moved
-            copy_checkpoint(path, save_dir / LAST)
-    state.pending = []
-    state.write(run)
-    return state
+    if source and not (save_dir / LAST).is_file():
+        copy_checkpoint(source[1], save_dir / LAST)
+    event = {key: ended[key] for key in ("update", "kind", "started") if key in ended}
+    taken.append({"change": change, "from_update": update, "event": event})
+    write_record(run / NAME, {"history": taken})
+    return taken

@@ -15,15 +15,12 @@ import math
 import re
 import subprocess
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
-from fairseq_deepnet.files import ROOT
 from fairseq_deepnet.tools.devices import Devices
 
 PRECISIONS: Final = ("auto", "bf16", "fp16", "fp32")
 LAUNCHERS: Final = ("auto", "torchrun", "slurm")
-SBATCH_FILE: Final = ROOT / "scripts" / "slurm_train.sbatch"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +29,8 @@ class Plan:
 
     status: int = 0  # exit status if there is no command
     command: tuple[str, ...] = ()  # fairseq-train or its launcher, with all options
-    submits: bool = False  # the command is sbatch
+    max_update: int = 0  # last update of the run; 0 if unknown
     falls_back: bool = False  # a divergence is followed by another plan
-    remark: str = ""  # line for the log about a fallback
 
 
 def parse_tokens(value: object) -> int:
@@ -117,7 +113,7 @@ class Launcher:
         node_rank: this node, from 0 (torchrun).
         address: host of node 0, reachable from all nodes; empty for one node.
         port: port of that host.
-        job: SLURM's number of the job; empty if the job is still to be submitted.
+        job: SLURM's number of the job.
         cores: cores of each SLURM task; a job step does not inherit them from its job.
         grace: seconds that processes have to end after a signal.
     """
@@ -130,11 +126,6 @@ class Launcher:
     job: str = ""
     cores: str = ""
     grace: int = 90
-
-    @property
-    def submits(self) -> bool:
-        """True if this only submits a job to SLURM."""
-        return self.name == "slurm" and not self.job
 
     def arguments(self, sharded: bool = False) -> list[str]:
         """Return fairseq-train's options for the devices, the same on every node.
@@ -178,19 +169,6 @@ class Launcher:
         words.append("--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1")
         return [*words, "--no-python"]
 
-    def submission(self, run: Path, words: list[str]) -> list[str]:
-        """Return the sbatch command that trains `words` (a config and its options) as a job."""
-        return [
-            "sbatch",
-            f"--nodes={self.devices.nodes}",
-            f"--gpus-per-node={self.devices.gpus}",
-            f"--job-name={run.name}",
-            f"--output={run.resolve()}/slurm-%j.out",
-            str(SBATCH_FILE),
-            str(Path(words[0]).resolve()) if Path(words[0]).is_file() else words[0],
-            *words[1:],
-        ]
-
 
 def choose_launcher(
     wanted: str,
@@ -219,6 +197,8 @@ def choose_launcher(
     if wanted == "slurm" or (wanted == "auto" and devices.nodes > 1 and job and not address):
         if not devices.gpus:
             raise ValueError("LAUNCHER=slurm needs GPUs; set GPUS=N, those of each node")
+        if not job and not is_dry:
+            raise ValueError("LAUNCHER=slurm: no SLURM job; use sbatch scripts/slurm_train.sbatch")
         address = "FIRST_NODE"
         if job and devices.nodes > 1 and not is_dry:
             command = ["scontrol", "show", "hostnames", environment.get("SLURM_JOB_NODELIST", "")]

@@ -31,11 +31,14 @@ class Progress:
     """Selects and shortens the lines of a log.
 
     Args:
-        max_update: last update of the run, for the time left; None if unknown
+        max_update: last update of the run, for the time left; 0 if unknown
+
+    Attributes:
+        updates: the last update in the log
     """
 
-    def __init__(self, max_update: int | None = None) -> None:
-        self.max_update = max_update
+    def __init__(self, max_update: int = 0) -> None:
+        self.max_update, self.updates = max_update, 0
         self.first: tuple[float, int] | None = None  # time and update of the first interval
         self.is_shown = False  # the line before
         self.rest = b""
@@ -68,16 +71,16 @@ class Progress:
             values = json.loads(text)
         except ValueError:
             return None  # the configuration, as Python prints a dictionary
+        self.updates = int(float(values.get("num_updates") or values.get(f"{name}_num_updates", 0)))
         if name == "train_inner":
             return self._show_interval(values)
         loss = values.get(f"{name}_nll_loss") or values.get(f"{name}_loss")
         if loss is None or name == "train":
             return None
-        updates = int(float(values.get(f"{name}_num_updates", 0)))
-        return f"update {updates}  {name} nll {float(loss):.3f}"
+        return f"update {self.updates}  {name} nll {float(loss):.3f}"
 
     def _show_interval(self, values: dict[str, Any]) -> str:
-        updates, now = int(float(values.get("num_updates", 0))), time.monotonic()
+        updates, now = self.updates, time.monotonic()
         parts = [f"update {updates}" + (f"/{self.max_update}" if self.max_update else "")]
         parts += [_VALUES[key].format(float(values[key])) for key in _VALUES if key in values]
         start, before = self.first = self.first or (now, updates)

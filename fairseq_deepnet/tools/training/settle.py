@@ -138,8 +138,7 @@ def settle(args: argparse.Namespace) -> PlannedRun:
     configs.check_options(config)
 
     visible = torch.cuda.device_count()
-    is_queued = args.launcher == "slurm" and "SLURM_JOB_ID" not in os.environ
-    elsewhere = (args.dry_run or is_queued) and args.gpus != "all"
+    elsewhere = args.dry_run and args.gpus != "all"
     devices = choose_devices(args.gpus, args.cpu_processes, args.nodes, visible, elsewhere)
     launcher = launch.choose_launcher(
         *(args.launcher, devices, os.environ, args.node_rank, args.preemption_grace, args.dry_run)
@@ -205,26 +204,29 @@ def plan_run(args: argparse.Namespace) -> Plan:
     training = settle(args)
     launcher, run, parsed = training.launcher, training.run, training.parsed
     is_first = launcher.node_rank == 0  # of the nodes; it writes the records
-    if args.dry_run or launcher.submits:
-        return _show(training, [args.config, *args.extra], args.dry_run)
+    if args.dry_run:
+        for misfit in misfits(parsed.lr_scheduler, parsed, parsed.max_update):
+            say(f"warning: {misfit}")  # the training itself logs this
+        say(training.summary())
+        print(shlex.join([*launcher.prefix(), *_continuing(training.command, False)]))
+        return Plan()
     run_folder.refuse_changes(run, training.config, training.data, args.resume, is_first)
     if ended.is_complete(run):
         say(f"{shown(run)} is complete: nothing to do (RUN=FOLDER trains another)")
         return Plan()
-    state, remark, last = fallbacks.roll_back(run), "", ended.read(run)
-    has_diverged = last.get("why") == ended.Why.DIVERGED
-    if training.steps and has_diverged and last.get("attempt") == len(state.history):
-        taken = fallbacks.take(run, training.steps, last)
-        if taken is None:
+    taken, last = fallbacks.read(run), ended.read(run)
+    has_diverged = last.get("why") == ended.Why.DIVERGED and last.get("attempt") == len(taken)
+    if training.steps and has_diverged:
+        if len(taken) >= len(training.steps):
             say(
                 f"diverged at update {last['update']:,}, and no fallback is left after"
-                f" {len(state.history)}: add steps to --fallbacks, or set RUN=FOLDER to train with"
-                " other options"
+                f" {len(taken)}: add steps to --fallbacks, or set RUN=FOLDER to train with other"
+                " options"
             )
             return Plan(ended.DIVERGED)
-        state, remark = taken, str(taken)
-    if state.history:
-        say(remark or f"this run has fallen back: {state} ({shown(run / fallbacks.NAME)})")
+        taken = fallbacks.take(run, training.steps[len(taken)], last)
+    if taken:
+        say(fallbacks.describe(taken))
     if any(run.glob("checkpoints/*.pt")):
         refuse_other_vocabulary(run, training.data)
     updates, owes_validation = 0, False
@@ -235,9 +237,10 @@ def plan_run(args: argparse.Namespace) -> Plan:
         say(f"{shown(run)} is complete at update {updates:,}: nothing to do")
         return Plan()
     words = _continuing(training.command, any(run.glob("checkpoints/checkpoint*.pt")))
-    if state.history:
-        words += fallbacks.arguments(state.changes, vars(parsed))
-        words.append(f"--{ended.ATTEMPT}={len(state.history)}")
+    if taken:
+        changes = [fallback["change"] for fallback in taken]
+        words += fallbacks.arguments(changes, vars(parsed))
+        words.append(f"--{ended.ATTEMPT}={len(taken)}")
     command = (*launcher.prefix(), *words)
     if is_first:
         summary = training.summary()  # raises for invalid options before anything is written
@@ -245,26 +248,10 @@ def plan_run(args: argparse.Namespace) -> Plan:
             *(run, training.config, training.data, launcher.devices, training.batch, command)
         )
         ended.clear(run)
-        if not remark:
-            say(summary)
+        say(summary)
         if updates:
             say(f"resuming from update {updates:,}")
-    return Plan(0, command, falls_back=training.steps is not None, remark=remark)
-
-
-def _show(training: PlannedRun, words: list[str], is_dry: bool) -> Plan:
-    """Print what would be trained; return the command that submits it."""
-    parsed, launcher = training.parsed, training.launcher
-    for misfit in misfits(parsed.lr_scheduler, parsed, parsed.max_update):
-        say(f"warning: {misfit}")  # a training that begins here reports this itself
-    say(training.summary())
-    submission = launcher.submission(training.run, words)
-    if not is_dry:
-        return Plan(0, tuple(submission), submits=True)
-    if launcher.submits:
-        print(f"# submitted to SLURM; the job runs the next line\n{shlex.join(submission)}")
-    print(shlex.join([*launcher.prefix(), *_continuing(training.command, False)]))
-    return Plan()
+    return Plan(0, command, parsed.max_update, training.steps is not None)
 
 
 def _continuing(command: list[str], has_checkpoints: bool) -> list[str]:

@@ -21,8 +21,6 @@ import contextlib
 import math
 import multiprocessing
 import os
-import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -31,7 +29,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from fairseq_deepnet import ended
 from fairseq_deepnet.ended import Why
@@ -52,7 +50,6 @@ TAIL: Final = 1 << 16
 ERROR: Final = "\nfairseq_deepnet: error: "
 """Beginning of the line that ends fairseq-train after an error that the user can fix."""
 _DONE: Final = "| fairseq_cli.train | done training in "
-_UPDATE: Final = re.compile(r'num_updates": "?(\d+)')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,14 +93,12 @@ def run(args: argparse.Namespace) -> int:
                 return ended.INTERRUPTED if signal.SIGINT in caught else ended.PREEMPTED
             if not plan.command:
                 return plan.status
-            if plan.submits:
-                _submit(args, plan.command)
-            child = Child(plan.command, args.run, args.node_rank or 0, args.preemption_grace)
-            if plan.remark:
-                child.note(plan.remark)
+            child = Child(plan, args.run, args.node_rank or 0, args.preemption_grace)
             status = child.train(caught)
             if status == 0:
-                _finish(args, child)
+                say(f"trained: {args.run}")
+                if not args.node_rank:
+                    ended.write(args.run, Why.COMPLETE, child.view.updates)
             if status != ended.DIVERGED or not plan.falls_back:
                 return status
             if child.signal is not None:
@@ -130,38 +125,24 @@ def planned_apart(args: argparse.Namespace) -> Plan:
         return pool.submit(_plan, args).result()
 
 
-def _finish(args: argparse.Namespace, child: Child) -> None:
-    if args.node_rank:
-        say(f"trained: {args.run}, with node {args.node_rank} of {args.nodes}")
-        return
-    ended.write(args.run, Why.COMPLETE, max(map(int, _UPDATE.findall(child.tail())), default=0))
-    is_monolingual = option(child.command, "--task") in ("language_modeling", "masked_lm")
-    command = "perplexity" if is_monolingual else "evaluate"
-    say(f"trained: {args.run}\n[train] next: deepnet {command} {shlex.quote(str(args.run))}")
-
-
 class Child:
     """The process that the supervisor starts on this machine; it writes into the log itself.
 
     Args:
-        command: fairseq-train or its launcher, with all options
+        plan: with the command
         run: the run folder
         node: number of this machine, from 0
         grace: seconds that it has to end after a signal
     """
 
-    def __init__(self, command: Sequence[str], run: Path, node: int = 0, grace: float = 90) -> None:
-        self.command, self.run, self.grace = list(command), run, grace
+    def __init__(self, plan: Plan, run: Path, node: int = 0, grace: float = 90) -> None:
+        self.command, self.run, self.grace = list(plan.command), run, grace
+        self.view = Progress(plan.max_update)
         self.log = run / (f"node{node}.log" if node else "train.log")
-        self.launcher = Path(command[0]).name
+        self.launcher = Path(self.command[0]).name
         self.begins = self.log.stat().st_size if self.log.exists() else 0
         self.signal: int | None = None  # the first that was passed on
         self.ends_by = math.inf  # later, the processes were killed
-
-    def note(self, text: str) -> None:
-        """Append a line to the log."""
-        with contextlib.suppress(OSError), self.log.open("a", encoding="utf-8") as log:
-            log.write(f"{text}\n")
 
     def train(self, caught: deque[int]) -> int:
         """Train; return the exit status.
@@ -170,8 +151,6 @@ class Child:
             caught: signals that arrived and are still to be passed on
         """
         say(f"training; everything is logged in {self.log}; Ctrl-C saves and stops")
-        limit = option(self.command, "--max-update")
-        view = Progress(int(limit) if limit else None)
         process = self._start()
         with self.log.open("rb") as log:
             log.seek(self.begins)
@@ -179,12 +158,12 @@ class Child:
                 while process.poll() is None and time.monotonic() <= self.ends_by + LEEWAY:
                     while caught:
                         self._pass_on(caught.popleft(), process)
-                    self._show(view.read(log))
+                    self._show(self.view.read(log))
                     time.sleep(TICK)
             finally:
                 _signal(signal.SIGKILL, -process.pid)
                 process.wait()
-            self._show(view.read(log, is_over=True))
+            self._show(self.view.read(log, is_over=True))
         return self._judge(process.returncode)
 
     def _show(self, lines: Sequence[str]) -> None:
@@ -255,17 +234,6 @@ class Child:
         return status
 
 
-def option(command: Sequence[str], name: str) -> str | None:
-    """Return the value of an option in a command line; the last occurrence counts."""
-    value = None
-    for word, after in zip(command, [*command[1:], ""], strict=True):
-        if word == name:
-            value = after
-        elif word.startswith(f"{name}="):
-            value = word.partition("=")[2]
-    return value
-
-
 def _signal(number: int, process: int) -> None:
     """Signal a process, or the group of a negative number, if it still runs."""
     with contextlib.suppress(ProcessLookupError):
@@ -313,16 +281,3 @@ def _locked(run: Path, wanted: bool) -> Iterator[None]:
                 run.rmdir()
     finally:
         os.close(lock)
-
-
-def _submit(args: argparse.Namespace, command: Sequence[str]) -> NoReturn:
-    """Become sbatch; the job runs scripts/train.sh in the project's folder with these options."""
-    args.run.mkdir(parents=True, exist_ok=True)
-    args.run = args.run.resolve()
-    if args.data is not None and args.data.is_dir():
-        args.data = args.data.resolve()
-    for name, value in vars(args).items():
-        if name not in ("config", "extra", "nodes", "node_rank", "dry_run") and value is not None:
-            os.environ[name.upper()] = str(int(value) if isinstance(value, bool) else value)
-    os.chdir(ROOT)
-    os.execvp(command[0], list(command))
