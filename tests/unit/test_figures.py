@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -32,111 +31,75 @@ def folder(tmp_path: Path) -> Path:
         ("post-ln", 18, 1, 7.8, "done"),
         ("post-ln", 18, 2, 8.4, "diverged"),
         ("post-ln", 50, 1, 40.0, "diverged"),
-        ("post-ln", 50, 2, math.nan, "diverged"),
+        ("post-ln", 50, 2, math.nan, "failed"),
         ("pre-ln", 6, 1, 7.4, "done"),
         ("rezero", 6, 1, 7.3, "done"),
     ]
     for scheme, depth, seed, nll, status in cells:
-        write_cell(
-            runs,
-            f"{scheme}_{depth}l.seed{seed}",
-            "own.yaml",
-            {"scheme": scheme, "depth": str(depth)},
-            status,
-            seed=seed,
-            losses={200: nll + 1.5},
-        )
+        name, values = f"{scheme}_{depth}l.seed{seed}", {"scheme": scheme, "depth": str(depth)}
+        write_cell(runs, name, "own.yaml", values, status, seed=seed, losses={200: nll + 1.5})
     return runs
-
-
-def crosses(axes: Any) -> list[float]:
-    lines = [line for line in axes.lines if line.get_marker() == "x"]
-    return [x for line in lines for x in line.get_xdata()]
 
 
 def labels(axes: Any) -> list[str]:
     return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
-def test_a_fitted_law_is_drawn_between_its_depths(tmp_path: Path) -> None:
-    for depth in (6, 18, 50):
-        values = {"scheme": "deepnorm", "depth": str(depth), "lr": "1e-3"}
-        name, options = f"deepnorm_{depth}l", {"lr": "1e-3"}
-        write_cell(tmp_path, name, "depth", values, panel="law", bleu=30.0, options=options)
-    (axes,) = drawn(tmp_path)["depth"].axes
-    (law,) = [line for line in axes.lines if line.get_linestyle() == "--"]
-    assert list(law.get_xdata()) == [6, 50]
-    assert list(law.get_ydata()) == pytest.approx([30, 30])
-
-
 def test_depth_has_a_panel_per_group_and_a_line_per_scheme(folder: Path) -> None:
     figure = drawn(folder)["valid_nll"]
-    assert [axes.get_title() for axes in figure.axes] == ["Post-LN", "no LN", "Pre-LN"]
-    assert [labels(axes) for axes in figure.axes] == [
-        ["deepnorm", "post-ln", "failed"],
-        ["rezero", "failed"],
-        ["pre-ln", "failed"],
-    ]
-    first = figure.axes[0]
-    assert [text.get_text() for text in first.get_xticklabels()] == ["6", "18", "50"]
+    assert {axes.get_title(): labels(axes) for axes in figure.axes} == {
+        "Post-LN": ["deepnorm", "post-ln", "failed"],
+        "no LN": ["rezero", "failed"],
+        "Pre-LN": ["pre-ln", "failed"],
+    }
+    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["6", "18", "50"]
     assert figure.get_suptitle() == "A comparison: valid_nll"
 
 
-def test_means_have_their_spread_and_crosses_mark_where_runs_diverged(folder: Path) -> None:
+def test_means_have_their_spread_and_crosses_mark_where_runs_failed(folder: Path) -> None:
     axes = drawn(folder)["valid_nll"].axes[0]
     deepnorm, post_ln = axes.containers
     assert list(deepnorm.lines[0].get_ydata()) == [7.5, 7.5, 7.5]
     heights = list(post_ln.lines[0].get_ydata())
     # the mean of 7.7 and 7.8; the seed that did not diverge; none
-    assert heights[:2] == [pytest.approx(7.75), pytest.approx(7.8)]
-    assert math.isnan(heights[2])
+    assert heights == pytest.approx([7.75, 7.8, math.nan], nan_ok=True)
     bars = post_ln.lines[2][0].get_segments()
     deviation = math.sqrt(2 * 0.05**2)
     assert bars[0][:, 1].tolist() == pytest.approx([7.75 - deviation, 7.75 + deviation])
-    assert crosses(axes) == [18, 50]
-    assert axes.get_ylim()[1] < 8.4  # a diverged run is no part of the mean
+    crosses = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "x"]
+    assert crosses == [18, 50]
+    assert axes.get_ylim()[1] < 8.4
 
 
-def test_the_paper_s_values_are_dotted_beside_ours(tmp_path: Path) -> None:
+def test_the_paper_s_values_are_dotted_beside_ours_and_a_law_is_dashed(tmp_path: Path) -> None:
     for depth in (6, 18, 50):
         values = {"scheme": "deepnorm", "depth": str(depth)}
-        write_cell(tmp_path / "table1", f"deepnorm_{depth}l", "table1", values, bleu=28.0)
-    figure = drawn(tmp_path / "table1")["table1"]
-    (axes,) = figure.axes
+        name = f"deepnorm_{depth}l"
+        write_cell(tmp_path / "table1", name, "table1", values, bleu=28.0)
+        write_cell(tmp_path / "depth", name, "depth", values, panel="law", bleu=28.0)
+    (axes,) = drawn(tmp_path / "table1")["table1"].axes
     (theirs,) = [line for line in axes.lines if line.get_linestyle() == ":"]
     assert list(theirs.get_ydata()) == [27.8, 28.8, 29.0, 28.9]
     assert labels(axes) == ["DeepNet", "failed", "the paper's"]
-    # a depth that was not run does not part the line
+    # a depth that was not run does not interrupt the line
     assert list(axes.containers[0].lines[0].get_ydata()) == [28.0, 28.0, 28.0]
-
-
-def test_rows_of_table_2_that_are_no_depth_are_not_drawn(tmp_path: Path) -> None:
-    place = "scores/test.checkpoint_best.beam5.lenpen1"
-    run = write_cell(tmp_path, "depth12", "table2", {"depth": "12"}, score=place)
-    (run / place).mkdir(parents=True)
-    summary = {"x-en": 30.0, "en-x": 30.0, "average": 30.0}
-    (run / place / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-    (axes,) = drawn(tmp_path)["table2"].axes
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["12", "200", "1000"]
-    assert labels(axes) == ["x-en", "en-x", "average", "failed", "the paper's"]
+    (axes,) = drawn(tmp_path / "depth")["depth"].axes
+    (law,) = [line for line in axes.lines if line.get_linestyle() == "--"]
+    assert list(law.get_xdata()) == [6, 50]
+    assert list(law.get_ydata()) == pytest.approx([28, 28])
 
 
 def test_the_command_writes_the_images_and_the_markdown_shows_them(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     markdown = tmp_path / "new" / "report.md"
-    words = ["report", str(folder), "--plot", str(tmp_path / "new" / "png")]
-    assert cli.main([*words, "--markdown", str(markdown)]) == 0
-    assert "written: " in capsys.readouterr().err
+    words = [f"--plot={tmp_path / 'new' / 'png'}", f"--markdown={markdown}"]
+    assert cli.main(["report", str(folder), *words]) == 0
     content = (tmp_path / "new" / "png" / "valid_nll.png").read_bytes()
     assert content.startswith(b"\x89PNG")
     assert "![valid_nll](png/valid_nll.png)" in markdown.read_text(encoding="utf-8")
-
-
-def test_runs_of_no_sweep_have_no_figures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     write_config(tmp_path / "run")
     write_log(tmp_path / "run", {100: 4.0})
-    assert cli.main(["report", str(tmp_path / "run"), "--plot", str(tmp_path / "png")]) == 2
+    capsys.readouterr()
+    assert cli.main(["report", str(tmp_path / "run"), *words]) == 2
     assert "`deepnet plot` draws the curves of single runs" in capsys.readouterr().err

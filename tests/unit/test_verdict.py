@@ -37,7 +37,7 @@ def report(run: Path, *events: dict[str, Any]) -> None:
     (run / "divergence.jsonl").write_text(text, encoding="utf-8")
 
 
-def test_a_training_that_learns_has_not_diverged(tmp_path: Path) -> None:
+def test_a_run_that_learns_has_not_diverged(tmp_path: Path) -> None:
     assert why(tmp_path, FALLING, [(200, 4.0)], warmup=50, unigram=8.33) is None
     assert why(tmp_path, [], []) is None
 
@@ -59,12 +59,9 @@ def test_trouble_that_did_not_end_with_the_run_has(tmp_path: Path, kind: str) ->
     assert why(tmp_path, FALLING, []) == "the loss spiked, at update 180"
 
 
-def test_vanished_gradients_alone_have_not(tmp_path: Path) -> None:
+def test_vanished_gradients_and_a_successful_fallback_are_no_divergence(tmp_path: Path) -> None:
     report(tmp_path, {"kind": "vanished_gradients"})
     assert why(tmp_path, FALLING, []) is None
-
-
-def test_a_run_that_was_stopped_has_unless_a_fallback_rescued_it(tmp_path: Path) -> None:
     report(tmp_path, {"kind": "loss_spike", "policy": "stop"})
     assert why(tmp_path, FALLING, [], crashed=True) is not None
     assert why(tmp_path, FALLING, []) is None
