@@ -198,10 +198,10 @@ def settings(args: argparse.Namespace, names: Sequence[str], place: Path) -> dic
         settings_of[name] = common | {"bf16": precise.endswith(BF16)}
         settings_of[name] |= {"batch": int(batch)} if batch else {}
         if kind == "stock":
-            path = export.to_fairseq(model, place / f"{model.path.stem}.pt")
+            path = export.export(model, "fairseq", place / f"{model.path.stem}.pt")
             settings_of[name]["fairseq"] = str(path)
         elif kind not in SYSTEMS:
-            path = export.to_ctranslate2(model, place / kind, kind, data.path)
+            path = export.export(model, "ctranslate2", place / kind, data.path, quantization=kind)
             settings_of[name]["folder"] = str(path)
     return settings_of
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -38,43 +39,32 @@ def export(*words: object) -> int:
 
 @torch.no_grad()
 def log_probabilities(model: Any, data: Path, pieces: list[list[str]]) -> list[list[float]]:
-    """Of every word of a sentence and of its end, given itself as the source."""
-    found = []
+    """Return those of every word of a sentence and of its end, given itself as the source."""
+    rows = []
     symbols = task(data).source_dictionary
     for line in pieces:
         words = [symbols.index(piece) for piece in line] + [symbols.eos()]
         tokens = torch.tensor([words])
         inputs = torch.tensor([[symbols.eos(), *words[:-1]]])
         logits = model(tokens, torch.tensor([len(words)]), inputs)[0]
-        found.append(logits.log_softmax(-1)[0].gather(1, tokens.T)[:, 0].tolist())
-    return found
+        rows.append(logits.log_softmax(-1)[0].gather(1, tokens.T)[:, 0].tolist())
+    return rows
 
 
 def gap(ours: list[list[float]], folder: Path, pieces: list[list[str]]) -> float:
-    """The largest difference of a word's log-probability from CTranslate2's."""
+    """Return the largest difference of a word's log-probability from CTranslate2's."""
     translator = ctranslate2.Translator(str(folder), intra_threads=1)
-    theirs = translator.score_batch(pieces, pieces)
-    differences = [
-        abs(a - b)
-        for mine, other in zip(ours, theirs, strict=True)
-        for a, b in zip(mine, other.log_probs, strict=True)
-    ]
-    return max(differences)
+    theirs = [row.log_probs for row in translator.score_batch(pieces, pieces)]
+    return max(np.abs(np.subtract(a, b)).max() for a, b in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.parametrize("name", foldable())
-def test_ctranslate2_gives_the_same_log_probabilities(
-    name: str, tmp_path: Path, data: Path, pieces: list[list[str]]
-) -> None:
-    model = make_trained_run(tmp_path / "run", data, residual_scheme=name)
-    assert export(tmp_path / "run") == 0
-    folder = tmp_path / "run" / "export" / "ctranslate2-float32"
-    assert gap(log_probabilities(model, data, pieces), folder, pieces) < 1e-4
+HUNDRED = {"encoder_layers": 100, "decoder_layers": 100}
 
 
 @pytest.mark.parametrize(
     "options",
     [
+        *({"residual_scheme": name} for name in foldable()),
         {"share_all_embeddings": True, "encoder_learned_pos": True, "decoder_learned_pos": True},
         {"layernorm_embedding": True, "residual_scheme": "admin"},
         {"no_token_positional_embeddings": True, "no_scale_embedding": True},
@@ -83,51 +73,41 @@ def test_ctranslate2_gives_the_same_log_probabilities(
         {"encoder_attention_heads": 2, "encoder_layers": 1, "decoder_layers": 4},
         {"residual_scheme": "pre-ln", "no_decoder_final_norm": True},
         *({"activation_fn": name} for name in ("gelu", "gelu_accurate", "tanh")),
+        *(
+            pytest.param({"residual_scheme": name, **HUNDRED}, marks=pytest.mark.slow)
+            for name in ("deepnorm", "admin", "pre-ln")
+        ),
     ],
     ids=lambda options: "+".join(f"{key}={value}" for key, value in options.items()),
 )
-def test_so_it_does_for_every_shape_that_it_takes(
+def test_ctranslate2_gives_the_same_log_probabilities(
     options: dict[str, Any], tmp_path: Path, data: Path, pieces: list[list[str]]
 ) -> None:
     model = make_trained_run(tmp_path / "run", data, **options)
     assert export(tmp_path / "run") == 0
     folder = tmp_path / "run" / "export" / "ctranslate2-float32"
-    assert gap(log_probabilities(model, data, pieces), folder, pieces) < 1e-4
+    tolerance = 1e-3 if HUNDRED.items() <= options.items() else 1e-4
+    assert gap(log_probabilities(model, data, pieces), folder, pieces) < tolerance
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["deepnorm", "admin", "pre-ln"])
-def test_a_hundred_layers_a_side_do_as_well(
-    name: str, tmp_path: Path, data: Path, pieces: list[list[str]]
-) -> None:
-    options = {"residual_scheme": name, "encoder_layers": 100, "decoder_layers": 100}
-    model = make_trained_run(tmp_path / "run", data, **options)
-    assert export(tmp_path / "run") == 0
-    folder = tmp_path / "run" / "export" / "ctranslate2-float32"
-    assert gap(log_probabilities(model, data, pieces), folder, pieces) < 1e-3
-
-
-@pytest.mark.parametrize("quantization", ["int8", "int8_float32", "int16", "bfloat16"])
-def test_a_quantised_folder_loads_and_is_near(
+@pytest.mark.parametrize("quantization", ["int8", "bfloat16"])
+def test_a_quantised_model_is_similar(
     quantization: str, tmp_path: Path, data: Path, pieces: list[list[str]]
 ) -> None:
     model = make_trained_run(tmp_path / "run", data)
     assert export(tmp_path / "run", "--quantization", quantization) == 0
     folder = tmp_path / "run" / "export" / f"ctranslate2-{quantization}"
-    assert sorted(path.name for path in folder.iterdir()) == FILES
     assert 1e-6 < gap(log_probabilities(model, data, pieces), folder, pieces) < 0.3
 
 
-def test_the_folder_stands_alone_and_says_what_it_is(
-    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_folder_is_self_contained(tmp_path: Path, data: Path) -> None:
     make_trained_run(tmp_path / "run", data)
-    assert export(tmp_path / "run", "--quantization", "int8", "--out", tmp_path / "out") == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'out'}\n"
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
-    assert (tmp_path / "out" / "spm.model").read_bytes() == (data / "spm.model").read_bytes()
-    facts = json.loads((tmp_path / "out" / "export.json").read_text(encoding="utf-8"))
-    due = {
+    folder = tmp_path / "out"
+    assert export(tmp_path / "run", "--quantization", "int8", "--out", folder) == 0
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+    assert (folder / "spm.model").read_bytes() == (data / "spm.model").read_bytes()
+    facts = json.loads((folder / "export.json").read_text(encoding="utf-8"))
+    expected = {
         "quantization": "int8",
         "source": "de",
         "target": "en",
@@ -138,14 +118,7 @@ def test_the_folder_stands_alone_and_says_what_it_is(
         "lowercase": False,
         "max_positions": [1024, 1024],
     }
-    assert {key: facts[key] for key in due} == due
-    assert facts["versions"]["ctranslate2"] == ctranslate2.__version__
-
-
-def test_words_keep_fairseqs_numbers(tmp_path: Path, data: Path) -> None:
-    make_trained_run(tmp_path / "run", data)
-    export(tmp_path / "run")
-    folder = tmp_path / "run" / "export" / "ctranslate2-float32"
+    assert {key: facts[key] for key in expected} == expected
     symbols = json.loads((folder / "shared_vocabulary.json").read_text(encoding="utf-8"))
     assert symbols[:4] == ["<s>", "<blank>", "</s>", "<unk>"]
     assert symbols[4:] == task(data).source_dictionary.symbols[4:]
@@ -153,7 +126,7 @@ def test_words_keep_fairseqs_numbers(tmp_path: Path, data: Path) -> None:
     assert (config["decoder_start_token"], config["add_source_eos"]) == ("</s>", True)
 
 
-def test_a_stock_model_is_exported_too_also_an_old_one_that_names_tied_tables_once(
+def test_an_old_stock_model_that_names_tied_tables_once_is_exported(
     tmp_path: Path, data: Path, pieces: list[list[str]]
 ) -> None:
     options = {"arch": "transformer", "share_all_embeddings": True}
@@ -166,11 +139,3 @@ def test_a_stock_model_is_exported_too_also_an_old_one_that_names_tied_tables_on
     folder = tmp_path / "run" / "export" / "ctranslate2-float32"
     assert gap(log_probabilities(model, data, pieces), folder, pieces) < 1e-4
     assert json.loads((folder / "export.json").read_text(encoding="utf-8"))["scheme"] == "stock"
-
-
-def test_a_language_model_is_refused_with_what_can_be_done(
-    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_trained_run(tmp_path / "run", data, arch="deepnet_transformer_lm")
-    assert export(tmp_path / "run") == 2
-    assert "use --to fairseq" in capsys.readouterr().err

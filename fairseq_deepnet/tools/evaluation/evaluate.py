@@ -279,11 +279,11 @@ def loader(
 ) -> Callable[..., Engine]:
     """Return a function of `cpu` that loads the engine in a process."""
     if args.engine == "ctranslate2":
-        from fairseq_deepnet.tools.export.export import export_for_ctranslate2  # imports all models
+        from fairseq_deepnet.tools.export.export import export  # imports all models
 
         if data.is_moses:
             raise ValueError(f"{shown(data.path)} contains Moses tokens; set ENGINE=fairseq")
-        exported = export_for_ctranslate2(model, data.path, args.quantization, args.spm)
+        exported = export(model, "ctranslate2", None, data.path, args.spm, args.quantization)
         search = Search(args.beam, args.lenpen, batch_tokens=args.batch)
         return functools.partial(CTranslate2Model, exported, search, threads=threads)
     batch = args.batch or batch_tokens(args.beam, model, processes, gpus)

@@ -8,13 +8,7 @@ from typing import Final
 
 RECORD: Final = "export.json"
 """Record of an export in its folder. A fairseq checkpoint contains it under the key `export`."""
-KEYS: Final = {
-    "request": dict,
-    "quantization": str,
-    "languages": list,
-    "subwords": dict,
-    "max_positions": list,
-}
+KEYS: Final = {"quantization": str, "languages": list, "subwords": dict, "max_positions": list}
 """Required keys of export.json in a CTranslate2 folder."""
 AGAIN: Final = "copy it again, or export the model again with --force"
 MODEL: Final = "model.bin"
@@ -26,17 +20,10 @@ QUANTIZATIONS: Final = (
     *("int16", "bfloat16", "float16"),
 )
 """Types of weights that CTranslate2 exports support."""
-BEAM: Final = 5
 MAX_LENGTH: Final = 200
 """Longest translation in subwords, as in fairseq-generate (--max-len-a 0 --max-len-b 200)."""
-NO_CTRANSLATE2: Final = (
-    "ctranslate2 is not installed: pip install 'ctranslate2>=4,<5' (the extra: pip install"
-    " 'fairseq_deepnet[ctranslate2]')"
-)
-NO_HUGGINGFACE: Final = (
-    "{package} is not installed: pip install 'transformers>=4.57,<6' brings it (the extra: pip"
-    " install 'fairseq_deepnet[huggingface]')"
-)
+NO_CTRANSLATE2: Final = "ctranslate2 is not installed: pip install 'ctranslate2>=4,<5'"
+NO_HUGGINGFACE: Final = "{package} is not installed: pip install 'transformers>=4.57,<6' brings it"
 
 
 def is_exported(folder: Path) -> bool:

@@ -3,8 +3,7 @@
 Post-LN with a weighted residual, LN(w * x + G(x)), becomes LN(x' + G'(x')) in one of two ways:
 
 - w is a number: LN(w x + G) = LN(x + G / w), as LayerNorm is invariant to the scale of its input.
-    The
-  last map of the branch is divided by w. eps is not scaled; eps / w^2 would be exact.
+  The last map of the branch is divided by w. eps is not scaled; eps / w^2 would be exact.
 - w is a vector [C]: LayerNorm mixes channels, so w cannot pass through it. Instead the source of x
   carries it: x' = w * x comes from the LayerNorm below with gain and bias times w, or from scaled
   embeddings. The maps of the branch that read x have their columns divided by w. This is exact.

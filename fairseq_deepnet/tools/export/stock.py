@@ -9,58 +9,44 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from fairseq.models import MODEL_REGISTRY, build_model
+from fairseq.models import MODEL_REGISTRY
 from torch import Tensor
 
 from fairseq_deepnet.checkpoints import model_arguments
 from fairseq_deepnet.files import shown
-from fairseq_deepnet.models.options import ENCODER_DECODER, KIND_OF, ModelKind, model_name
+from fairseq_deepnet.models.options import KIND_OF, ModelKind, model_name
 from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.stock_names import STOCK_NAMES, in_stock_names
 from fairseq_deepnet.tools.export.folding import Folded, fold
-from fairseq_deepnet.tools.fairseq_options import quiet
-from fairseq_deepnet.tools.standalone import VocabularyTask
+from fairseq_deepnet.tools.standalone import build_from_arguments
 
 _RECORDS: Final = ("residual_record", "dictionary_record")
 """Keys that a model records in addition to its options."""
-_TABLE: Final = "embed_tokens.weight"
-_SIZES: Final = ("max_source_positions", "max_target_positions", "attention_heads")
-"""Options that the writers read and that fairseq can be built without."""
 
 
 def required_arguments(state: Mapping[str, Any]) -> Namespace:
     """Return the model arguments of a checkpoint; raise ValueError if it has none."""
     args = model_arguments(state)
     if args is None:
-        raise ValueError("the checkpoint does not say how its model is built (no cfg, no args)")
+        raise ValueError("the checkpoint contains no model options (neither cfg nor args)")
     return args
 
 
 def kind_of(args: Namespace) -> ModelKind:
     """Return the kind of a model, ours or its stock counterpart; raise ValueError for others."""
-    name = model_name(args) if isinstance(getattr(args, "arch", None), str) else None
-    if name is None:
-        raise ValueError(f"arch {getattr(args, 'arch', None)} is known neither to fairseq nor here")
+    arch = getattr(args, "arch", None)
+    name = model_name(args) if isinstance(arch, str) else None
     if name not in KIND_OF:
-        stock = dict.fromkeys(kind.stock for kind in KIND_OF.values())
-        raise ValueError(
-            f"a model of arch {args.arch} is not exported; of fairseq's own that is"
-            f" {', '.join(stock)}"
-        )
+        names = ", ".join(sorted(KIND_OF))
+        raise ValueError(f"a model of arch {arch} cannot be exported, only models of {names}")
     return KIND_OF[name]
-
-
-def scheme_name(args: Namespace) -> str:
-    """Return the name of a model's residual scheme; `stock` for fairseq's own models."""
-    return str(getattr(args, "residual_scheme", "stock"))
 
 
 def fold_model(state: Mapping[str, Any], path: Path) -> tuple[Folded, Namespace]:
     """Return the stock weights of a checkpoint's model and its stock arguments.
 
     Raises:
-        ValueError: if no stock layer can compute the model, or the weights of the checkpoint
-            (`path`) are not those of its model.
+        ValueError: if no stock layer can compute the model, or its weights do not fit its options.
     """
     args = required_arguments(state)
     kind = kind_of(args)
@@ -72,66 +58,27 @@ def fold_model(state: Mapping[str, Any], path: Path) -> tuple[Folded, Namespace]
 
 
 def refuse_other_weights(weights: Mapping[str, Tensor], args: Namespace, path: Path) -> None:
-    """Raise ValueError for weights that are not finite, missing or of the wrong shape.
-
-    The model that `args` describe is built on the meta device to compare shapes.
-    """
-    tables = {name: len(weight) for name, weight in weights.items() if name.endswith(_TABLE)}
-    if not tables:
-        raise ValueError(f"{shown(path)} is incomplete: it has no {_TABLE}")
-    sizes = [*tables.values()]
-    task: Any = VocabularyTask(sizes[0])
-    task.target_dictionary = VocabularyTask(sizes[-1]).source_dictionary
-    task.dictionary = task.source_dictionary
-    task.max_positions = lambda: args.tokens_per_sample
+    """Raise ValueError for weights that are missing or of another shape than `args` describe."""
+    sizes = [len(weights[name]) for name in weights if name.endswith("embed_tokens.weight")]
     no_files = {"encoder_embed_path": None, "decoder_embed_path": None}
     # fairseq's roberta copies its initial weights through the host
     device = "cpu" if kind_of(args).stock == "roberta" else "meta"
-    try:
-        with quiet(), torch.device(device):
-            model: Any = build_model(Namespace(**vars(args) | no_files), task)
-            tensors = {**weights}
-            model.upgrade_state_dict(tensors)  # an old checkpoint names a tied table once
-    except Exception as error:  # fairseq's own also raises plain Exceptions
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ValueError(f"{shown(path)} describes no model that can be built: {reason}") from error
-    for name, value in vars(args).items():
-        is_size = name.removeprefix("encoder_").removeprefix("decoder_") in _SIZES
-        if is_size and not isinstance(value, int):
-            raise ValueError(f"{shown(path)}: its option {name} is {value!r}, not a number")
+    with torch.device(device):
+        model = build_from_arguments(Namespace(**vars(args) | no_files), sizes[0], sizes[-1])
+    tensors = {**weights}
+    model.upgrade_state_dict(tensors)  # an old checkpoint names a tied table once
     for name, expected in model.state_dict().items():
-        if name not in tensors:
-            raise ValueError(f"{shown(path)} is incomplete: it has no {name}")
-        if tensors[name].shape != expected.shape:
-            raise ValueError(
-                f"{shown(path)}: {name} is of shape {[*tensors[name].shape]}, and its options say"
-                f" {[*expected.shape]}"
-            )
-    for name, weight in weights.items():
-        if not bool(torch.isfinite(weight).all()):
-            raise ValueError(
-                f"{shown(path)}: {name} has values that are not finite, so the model computes"
-                " nothing; export an earlier checkpoint"
-            )
-
-
-def fold_translator(state: Mapping[str, Any], path: Path, engine: str) -> tuple[Folded, Namespace]:
-    """Fold an encoder-decoder for another engine; raise ValueError for other models."""
-    args = required_arguments(state)
-    if kind_of(args) is not ENCODER_DECODER:
-        raise ValueError(
-            f"a {model_name(args)} translates nothing, and is not exported to {engine};"
-            " use --to fairseq"
-        )
-    return fold_model(state, path)
+        shape = tensors[name].shape if name in tensors else None
+        if shape != expected.shape:
+            raise ValueError(f"{shown(path)}: {name} is {shape}, and not {expected.shape}")
 
 
 def stock_arguments(args: Namespace, kind: ModelKind, options: Mapping[str, Any]) -> Namespace:
     """Return `args` for the stock arch of the same structure, without our options."""
     ours = _options(kind.arch) - _options(kind.stock) | set(_RECORDS)
-    kept = {name: value for name, value in vars(args).items() if name not in ours}
+    shared = {name: value for name, value in vars(args).items() if name not in ours}
     names = {"arch": kind.stock, "_name": kind.stock, "user_dir": None}
-    return Namespace(**in_stock_names(kept) | dict(options) | names)
+    return Namespace(**in_stock_names(shared) | dict(options) | names)
 
 
 def _options(model: str) -> set[str]:
@@ -144,9 +91,8 @@ def _options(model: str) -> set[str]:
 def stock_checkpoint(state: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return a checkpoint of a stock model that computes the same function as the model in `state`.
 
-    It contains the configuration and the number of updates, but no optimiser state and no meters:
-    it can translate and be fine-tuned, but not resumed. Arguments are plain mappings, so that torch
-    loads it with weights_only=True without this plugin's allow-list for Namespaces.
+    It has no optimiser state and no meters: it can translate and be fine-tuned, but not resumed.
+    Arguments are plain mappings, which torch loads with weights_only=True.
 
     Raises:
         ValueError: if no stock layer can compute the model.

@@ -58,14 +58,15 @@ def open_engine(args: argparse.Namespace) -> tuple[Engine, Direction, str]:
         if args.engine == "fairseq" or args.data is not None or args.average:
             raise ValueError(f"{shown(folder)} is exported for CTranslate2: name the run instead")
     else:
-        from fairseq_deepnet.tools.export.export import export_for_ctranslate2
+        from fairseq_deepnet.tools.export.export import export
         from fairseq_deepnet.tools.trained_model import choose_model
 
         model = choose_model(args.model, args.average)
         if args.engine != "ctranslate2":
             return _open_fairseq(args, model, search, half)
         weights = args.quantization or QUANTIZATION
-        folder, compute_type = export_for_ctranslate2(model, args.data, weights, args.spm), None
+        folder = export(model, "ctranslate2", None, args.data, args.spm, weights)
+        compute_type = None
     if half:
         raise ValueError(f"{half[0]} is fairseq's; ctranslate2 computes as --quantization says")
     engine = CTranslate2Model(
