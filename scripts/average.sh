@@ -12,7 +12,6 @@
 # Variables (with defaults):
 #   N     number of checkpoints of a run (5)
 #   OUT   checkpoint to write (average_N.pt in the run's checkpoints/, or beside the first named checkpoint)
-#   DEEPNET_SKIP_SETUP   1: use the active Python environment without checking it (0)
 #
 # Example: N=10 bash scripts/average.sh runs/multi30k
 set -euo pipefail
@@ -20,13 +19,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
 
 [[ $# -gt 0 && $1 != -* ]] || die "a run or checkpoints are missing: bash scripts/average.sh RUN; see --help"
-N=${N:-5}
-[[ $N =~ ^[1-9][0-9]*$ ]] || die "N is '$N'; it must be a number from 1 on"
 if [[ -d $1 ]]; then
-    [[ $# -eq 1 ]] || die "one run at a time; got $# arguments"
     folder=${1%/}
     [[ ! -d $folder/checkpoints ]] || folder=$folder/checkpoints
-    hand_over average --variables --last "$N" --out "${OUT:-$folder/average_$N.pt}" "$1"
+    hand_over average --variables "--last=${N:-5}" --out "${OUT:-$folder/average_${N:-5}.pt}" "$@"
 fi
-[[ $# -gt 1 ]] || die "$1 is no folder, and one checkpoint alone has no average; see --help"
 hand_over average --variables --out "${OUT:-$(dirname "$1")/average_$#.pt}" "$@"

@@ -34,10 +34,13 @@
 #   TEXT        folder of other text with SPLIT.A-B.A and SPLIT.A-B.B, raw or .gz (the data folder's text)
 #   TOKENIZER   sacreBLEU's tokenizer, such as char or flores101, part of the score's name (by target language)
 #   OUT         folder for scores and hypotheses (scores/ in the run, or beside the checkpoint)
-#   DEEPNET_SKIP_SETUP   1: use the active Python environment without checking it (0)
 #
 # Example: AVERAGE=5 BEAM=4 LENPEN=0.6 bash scripts/eval_bleu.sh runs/multi30k
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
-evaluate evaluate "$@"
+[[ $# -eq 0 || $1 != -* ]] || die "options need a run or a checkpoint before them; see --help"
+run=("${@:1:1}")
+shift ${run:+1}
+[[ ${1:-} != -- ]] || shift
+hand_over evaluate --variables "${run[@]}" -- "$@"

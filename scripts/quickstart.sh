@@ -18,7 +18,6 @@
 #   GPUS      0: CPU; 1: one model after the other on one GPU; 2: a GPU for each (all visible GPUs)
 #   THREADS   CPU threads of each of the two runs (half of the cores)
 #   DRY_RUN   1: print the commands and end (0)
-#   DEEPNET_SKIP_SETUP   1: use the active Python environment without checking it (0)
 #
 # Example: DEPTH=6 bash scripts/quickstart.sh
 set -euo pipefail

@@ -6,13 +6,14 @@
 #
 # Environment: the active virtual environment (VIRTUAL_ENV), otherwise VENV, which is created if missing.
 # Needs:       Python >= 3.11 with venv and headers, gcc and g++ (fairseq has C++ parts), 3 GB of disk (CUDA: 10).
-# Writes:      the environment, and in it deepnet-setup.log (output of pip) and .deepnet-setup (record of the set-up).
-# Takes:       2 to 5 minutes, including one or two to compile fairseq; 1.6 GB with a CPU build of torch.
+# Writes:      the environment (1.6 GB with a CPU build of torch), and in it deepnet-setup.log, the output of pip.
+# Takes:       2 to 5 minutes, including one or two to compile fairseq.
 #
 # Variables (with their defaults):
 #   VENV=.venv         folder of the environment to create if none is active
 #   PYTHON=            Python to create it with; default: the first suitable of python3.11, ..., python3
 #   EXTRAS=dev         extras of setup.py, comma-separated; later calls without EXTRAS keep the last extras
+#   DEEPNET_SKIP_SETUP=1, for all other scripts: use the active Python environment without checking it
 #
 # setup.py's pin of torch fits every build of that version. PyPI has the CUDA build for Linux, which also runs without a
 # GPU but takes several GB. For the small CPU build, give pip PyTorch's CPU wheels (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL).
@@ -51,31 +52,24 @@ requirement() {
     sed -n "s/^ *\"\($1[=<>][^\"]*\)\",\$/\1/p" "$ROOT/setup.py"
 }
 
-is_recent_enough() {
-    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
-}
-
 # Sets `python`: the environment's own if one is active, otherwise PYTHON or the first suitable on PATH.
 find_python() {
     local candidates=(python3.11 python3.12 python3.13 python3.14 python3)
     [[ -z ${PYTHON:-} ]] || candidates=("$PYTHON")
     [[ -z ${VIRTUAL_ENV:-} ]] || candidates=("$VIRTUAL_ENV/bin/python")
     for python in "${candidates[@]}"; do
-        if is_recent_enough "$python"; then return; fi
+        if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then return; fi
     done
     die "Python >= 3.11 is needed, and of ${candidates[*]} none is: install one (Debian, Ubuntu: apt install python3.11" \
         "python3.11-venv python3.11-dev) and set PYTHON=/path/to/python3.11, or deactivate an older environment"
 }
 
-check_compilers() {
+check_machine() {
     local compiler
     for compiler in "${CC:-gcc}" "${CXX:-g++}"; do
         command -v "${compiler%% *}" >/dev/null || die "found no compiler ${compiler%% *}, which fairseq needs:" \
             "install one (Debian, Ubuntu: apt install build-essential), or set CC and CXX"
     done
-}
-
-check_place() {
     [[ ! -e $ENVIRONMENT || -f $ENVIRONMENT/pyvenv.cfg || -e $LOCK || -z $(ls -A "$ENVIRONMENT") ]] ||
         die "$ENVIRONMENT exists and is no virtual environment: set VENV to another folder, or remove it"
 }
@@ -101,16 +95,11 @@ pip_install() {
     quietly "$ENVIRONMENT/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
 }
 
-create_environment() {
-    [[ -z ${VIRTUAL_ENV:-} ]] || return 0
-    if is_recent_enough "$ENVIRONMENT/bin/python" && "$ENVIRONMENT/bin/python" -m pip --version &>/dev/null; then
-        return
-    fi
-    say "creating $ENVIRONMENT with $python"
-    quietly "$python" -m venv "$ENVIRONMENT"
-}
-
 install_everything() {
+    if [[ -z ${VIRTUAL_ENV:-} ]] && ! "$ENVIRONMENT/bin/python" -m pip --version &>/dev/null; then
+        say "creating $ENVIRONMENT with $python"
+        quietly "$python" -m venv "$ENVIRONMENT"
+    fi
     say "pip, and what builds packages"
     pip_install --upgrade pip "setuptools>=77.0.3,<81" wheel
     say "$(requirement torch)"
@@ -118,24 +107,15 @@ install_everything() {
     say "$(requirement fairseq-fixed), compiling takes a minute or two"
     pip_install "$(requirement numpy)" cython
     # With build isolation pip would compile against a second torch, the newest. Without debugging symbols
-    # compiling takes three quarters of the time, and the result half the space. pip caches the wheel and
-    # reuses it, also with another torch: its parts that link to torch (libnat, libbase) serve only
-    # Levenshtein and BASE models.
+    # compiling takes three quarters of the time, and the result half the space.
     CFLAGS="${CFLAGS:--O2 -g0 -fwrapv -DNDEBUG}" \
         pip_install --no-build-isolation "$(requirement torch)" "$(requirement fairseq-fixed)"
     say "fairseq_deepnet${extras:+ with $extras}"
     pip_install --no-build-isolation --editable "$ROOT${extras:+[$extras]}"
-}
-
-# fairseq-fixed requires torchaudio, which only its speech tasks use. The newest torchaudio is older than our torch and
-# cannot be loaded beside it, and transformers imports it if it is installed. Remove it last: pip would install it again.
-remove_broken_torchaudio() {
-    if ! "$ENVIRONMENT/bin/python" -c 'import torchaudio' &>/dev/null; then
+    # fairseq-fixed requires torchaudio, which only its speech tasks use. The newest torchaudio cannot be loaded beside
+    # our torch, and transformers imports it if it is installed.
+    "$ENVIRONMENT/bin/python" -c 'import torchaudio' &>/dev/null ||
         quietly "$ENVIRONMENT/bin/python" -m pip uninstall --quiet --yes torchaudio
-    fi
-}
-
-check_installation() {
     quietly "$ENVIRONMENT/bin/python" -c '
 import platform, torch, fairseq
 cuda = f"CUDA {torch.version.cuda}, {torch.cuda.device_count()} GPUs" if torch.cuda.is_available() else "no CUDA"
@@ -145,8 +125,7 @@ print(f"Python {platform.python_version()}, torch {torch.__version__} ({cuda}), 
 
 if is_done; then exit; fi
 find_python
-check_compilers
-check_place
+check_machine
 
 mkdir -p "$ENVIRONMENT"
 exec 9>"$LOCK"
@@ -157,9 +136,6 @@ if command -v flock >/dev/null && ! flock -n 9; then
 fi
 rm -f "$STAMP"
 : >"$LOG"
-create_environment
 install_everything
-remove_broken_torchaudio
-check_installation
 stamp_text >"$STAMP.part"
 mv "$STAMP.part" "$STAMP"

@@ -26,7 +26,6 @@
 #   DRY_RUN    1: print the plan (cells, their state, every option that differs from the config) and end (0)
 #   RETRY      failed, diverged or all: run these again (none)
 #   TINY       1: rehearse the whole sweep with tiny models, in RUNS.tiny (0)
-#   DEEPNET_SKIP_SETUP   1: use the active Python environment without checking it (0)
 #
 # Example: PARALLEL=4 ONLY='deepnorm_*' bash scripts/sweep.sh table1 depth=6,18
 set -euo pipefail

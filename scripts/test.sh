@@ -27,11 +27,7 @@ unset PYTHONSAFEPATH # tests run modules of this folder
 
 failed=()
 check() {
-    local name=$1
-    shift
-    if ! "$@"; then
-        failed+=("$name")
-    fi
+    "${@:2}" || failed+=("$1")
 }
 
 check "ruff (lint)" ruff check --quiet
@@ -49,9 +45,5 @@ done
 unset DEEPNET_COMMAND # the tests set their own command names
 # The workers share the cores: one thread each.
 export OMP_NUM_THREADS=1
-status=0
-python -m pytest -n "${JOBS:-auto}" --dist worksteal "${selection[@]}" "$@" || status=$?
-if [[ $status -eq 0 && ${#failed[@]} -gt 0 ]]; then
-    status=1
-fi
-exit "$status"
+python -m pytest -n "${JOBS:-auto}" --dist worksteal "${selection[@]}" "$@"
+[[ ${#failed[@]} -eq 0 ]]

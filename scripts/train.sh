@@ -27,7 +27,6 @@
 #   MEMORY          GiB of one GPU, or auto (of the visible GPUs, else 80): add the options of `deepnet plan` that
 #                   make the run fit, if they keep the update; otherwise refuse (unset: no check)
 #   RESUME          1: resume a run although settings differ from the recorded settings (0)
-#   DEEPNET_SKIP_SETUP   1: use the active Python environment without checking it (0)
 #
 # The batch is the config's on every machine: update-freq follows from recipe.global-batch-tokens,
 # max-tokens and the number of devices on all nodes.
@@ -39,15 +38,11 @@
 #     MASTER_ADDR   host name of node 0
 #     MASTER_PORT   free port of node 0 (29500)
 #   SLURM: inside a job (salloc, or scripts/slurm_train.sbatch), srun starts one task per node.
-#     SBATCH_...      SLURM's own variables, such as SBATCH_PARTITION and SBATCH_TIMELIMIT
 #
 # Signals: SIGTERM or SIGUSR1, sent to this script or to any of its processes on any node, ends the run after
 # the current update with a checkpoint. The same command resumes with the same numbers. A second
 # signal or the end of PREEMPTION_GRACE kills the run. Ctrl-C does the same as SIGTERM. If this script is killed,
 # its processes receive the signal and save a checkpoint.
-#
-# Divergence: with --on-divergence fallback a diverging run resumes from the newest earlier checkpoint with gentler
-# options (--fallbacks); with stop it ends. See docs/reference/divergence.md.
 #
 # Exit status: 0 complete; 2 bad usage or input; 85 preempted without loss, resume later; 86 diverged and
 # stopped; 130 Ctrl-C; 143 ended by a signal before the update was saved; otherwise the status of fairseq-train.

@@ -1,12 +1,9 @@
 #!/usr/bin/env bash
 # Train a deep Transformer on Multi30k, German to English. An 18L-18L DeepNet takes about an hour on one CPU core.
-# The script builds the data first if they are missing.
 #
 #   bash scripts/train_multi30k.sh [fairseq-train options]
 #
-# Input: the data folder DATA. If it is missing, scripts/preprocess_multi30k.sh builds it from the folder RAW or
-# from a download.
-#
+# Input: the data folder DATA; if it is missing, scripts/preprocess_multi30k.sh builds it from RAW or a download.
 # Output: a run folder, see scripts/train.sh; score it with scripts/eval_bleu.sh.
 #
 # Variables (with defaults):

@@ -5,8 +5,6 @@
 #
 #   bash scripts/train_wmt17.sh [fairseq-train options]
 #
-# SCHEME=rezero, r-fixup and t-fixup use table 5's learning rate for these schemes.
-#
 # Input: the data folder DATA; if it is missing, scripts/preprocess_wmt17.sh downloads and builds it.
 # Output: a run folder, see scripts/train.sh; score it with AVERAGE=10 bash scripts/eval_bleu.sh.
 #
@@ -16,6 +14,7 @@
 #            30K updates (base)
 #   DATA     data folder (data/wmt17.en-de)
 #   RAW      source files, see scripts/preprocess_wmt17.sh (none: download)
+#   SCHEME   rezero, r-fixup and t-fixup use table 5's learning rate for them
 #   RUN      run folder (runs/wmt17_DEPTHl, plus SIZE, SCHEME and SEED if they differ)
 # @lib/help/recipe.txt
 #

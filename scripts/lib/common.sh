@@ -1,6 +1,5 @@
 # shellcheck shell=bash
-# Common parts of all scripts: the project's folder, reports and errors, and the Python environment.
-# Sourced, never run. A script sets `set -euo pipefail` itself before sourcing this file.
+# Common parts of all scripts: folders, messages, and the Python environment. Sourced after `set -euo pipefail`.
 
 # With CDPATH, cd may change to another folder and print it. `python -m` would import modules from the working
 # folder first, which may be a stranger's.
@@ -56,15 +55,4 @@ activate_environment() {
 hand_over() {
     activate_environment
     exec deepnet "$@"
-}
-
-# Replace this script by `deepnet $1` of a run or a checkpoint; later words go to fairseq.
-evaluate() {
-    local command=$1
-    shift
-    [[ $# -eq 0 || $1 != -* ]] || die "options need a run or a checkpoint before them; see --help"
-    local run=("${@:1:1}")
-    shift ${run:+1}
-    [[ ${1:-} != -- ]] || shift
-    hand_over "$command" --variables "${run[@]}" -- "$@"
 }

@@ -110,4 +110,4 @@ class TestSbatchFile:
         assert (tmp_path / "ended").exists()
         calls = [["show", "job", "77"], *([["requeue", "77"]] if requeued else [])]
         assert fake_bin.calls("scontrol") == calls
-        assert ("is queued again" in errors) is requeued
+        assert ("is requeued and" in errors) is requeued

@@ -141,7 +141,7 @@ def test_missing_data_are_made_before_training_and_present_data_are_used(
     result = recipe(name, SEED="5")
     assert result.returncode == 0, result.stderr
     assert [call[0] for call in recipe.calls] == [preprocess(name), "train.sh"]
-    assert "making it" in result.stderr
+    assert "building it" in result.stderr
     (recipe.folder / "corpus.json").touch()
     recipe(name)
     assert [call[0] for call in recipe.calls[2:]] == ["train.sh"]
