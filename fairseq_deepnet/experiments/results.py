@@ -118,10 +118,6 @@ class Run:
         for name, points in (("training", self.train_nll), ("validation", self.valid_nll)):
             if points and not math.isfinite(points[-1][1]):
                 return f"the last {name} loss, at update {points[-1][0]:,}, is {points[-1][1]}"
-        return self._unresolved(crashed) or (None if crashed else self._stalled())
-
-    def _unresolved(self, crashed: bool) -> str | None:
-        """Return the last event of the watch that had not ended with the run."""
         trouble: dict[Kind, events.Event] = {}
         for event in events.read(self.folder / events.NAME):
             was_rescued = event.policy != "warn" and not crashed
@@ -129,12 +125,12 @@ class Run:
                 trouble.pop(event.finding.kind, None)
                 if not (event.is_end or was_rescued):
                     trouble[event.finding.kind] = event
-        last = next(reversed(trouble.values()), None)
-        return f"{last.finding.what}, at update {last.update:,}" if last is not None else None
-
-    def _stalled(self) -> str | None:
+        if trouble:
+            last = list(trouble.values())[-1]
+            return f"{last.finding.what}, at update {last.update:,}"
         warmup = int(str(self.config.options.get("warmup-updates", 0)))
-        if self.unigram is None or not self.valid_nll or self.updates < max(1, warmup):
+        is_young = self.updates < max(1, warmup)
+        if crashed or is_young or self.unigram is None or not self.valid_nll:
             return None
         update, loss = self.valid_nll[-1]
         earlier = [value for when, value in self.valid_nll if 2 * when <= self.updates]

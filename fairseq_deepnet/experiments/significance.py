@@ -113,12 +113,12 @@ def compare(systems: Systems, samples: int | None = None) -> tuple[pd.DataFrame,
     tokenizer = scoring.check_tokenizer(first.signature.get("tok", "13a"))
     bleu = BLEU(tokenize=tokenizer, lowercase=first.signature.get("case") == "lc")
     scores = [[_scored_again(run, bleu) for run in runs] for runs in systems.values()]
-    sentences: list[Any] = [
+    texts: list[Any] = [
         (name, list(zip(*(run.hypotheses for run in runs), strict=True)))
         for name, runs in systems.items()
     ]
-    texts = [[run.seed for run in runs] for runs in systems.values()]
-    frame = pd.DataFrame({"system": list(systems), "seeds": list(map(" ".join, texts))})
+    frame = pd.DataFrame({"system": list(systems)})
+    frame["seeds"] = [" ".join(run.seed for run in runs) for runs in systems.values()]
     frame["bleu"] = list(map(statistics.fmean, scores))
     frame["deviation"] = [statistics.stdev(s) if len(s) > 1 else None for s in scores]
     frame["difference"] = [None, *(frame["bleu"][1:] - frame["bleu"][0])]
@@ -126,7 +126,7 @@ def compare(systems: Systems, samples: int | None = None) -> tuple[pd.DataFrame,
     notes = []
     for test, kind in TESTS.items():
         metric: Any = {"BLEU": MeanOfSeeds(bleu)}
-        paired = PairedTest(sentences, metric, [first.references], kind, samples or 0)
+        paired = PairedTest(texts, metric, [first.references], kind, samples or 0)
         signatures, tested = paired()
         results: list[Any] = tested["BLEU"]
         if kind == "bs":
@@ -135,7 +135,7 @@ def compare(systems: Systems, samples: int | None = None) -> tuple[pd.DataFrame,
         # sacreBLEU counts resamples beyond the difference: none of two equal systems, so it would
         # call them surely different
         values = [
-            1.0 if s == scores[0] else r.p_value for s, r in zip(scores, results, strict=True)
+            r.p_value if s != scores[0] else 1.0 for s, r in zip(scores, results, strict=True)
         ]
         frame[f"p ({test})"] = [None, *values[1:]]
         notes.append(f"{test}: {signatures['BLEU']}")
@@ -161,14 +161,15 @@ def _scored_again(run: Scored, bleu: Any) -> float:
 def find_systems(targets: Sequence[Path]) -> tuple[Systems, list[str]]:
     """Read systems from run folders, folders of runs, or score files.
 
-    Returns the systems, and notes about runs that were left out or decoded differently. Raises
-    ValueError for fewer than two systems, and for scores that are not comparable.
+    Returns the systems with the seeds that all of them have (without common seeds, with as many as
+    each has), and notes about runs that were left out or decoded differently. Raises ValueError for
+    fewer than two systems, and for scores that are not comparable.
     """
     notes, files = [], []
     for target in targets:
         for path in [target] if target.is_file() else find_runs(target):
             score = None if path.is_file() else read_run(path).score
-            if path.is_file() or score is not None:
+            if path.is_file() or score:
                 files.append(path / score.file if score else path)
             else:
                 notes.append(f"{shown(path)} is not scored")
@@ -180,32 +181,19 @@ def find_systems(targets: Sequence[Path]) -> tuple[Systems, list[str]]:
         pair = f"{shown(scored[0].file)} and {shown(run.file)}"
         if run.references != scored[0].references:
             raise ValueError(f"{pair} are scores of different test sets")
-        for key in ("tok", "case"):
-            if run.signature.get(key) != scored[0].signature.get(key):
-                raise ValueError(f"{pair} have different signatures ({key}); score one again")
+        if any(run.signature.get(key) != scored[0].signature.get(key) for key in ("tok", "case")):
+            raise ValueError(f"{pair} have different signatures; score one again")
     kinds = {name: ", ".join(sorted({r.decoding for r in runs})) for name, runs in systems.items()}
     if len(set(kinds.values())) > 1:
-        texts = (f"{name}: {text}" for name, text in kinds.items())
-        notes.append(f"decoded differently: {'; '.join(texts)}")
-    return _paired(systems, notes), notes
-
-
-def _paired(systems: Systems, notes: list[str]) -> Systems:
-    """Return the runs of the seeds that all systems have; without common seeds, the first runs.
-
-    Adds a note for each run that is left out.
-    """
-    common = set.intersection(*({run.seed for run in runs} for runs in systems.values()))
-    fewest = min(map(len, systems.values()))
-    paired = {}
+        notes += [f"decoded differently: {name}: {kind}" for name, kind in kinds.items()]
+    seeds = [{run.seed for run in runs} for runs in systems.values()]
+    common, fewest = set.intersection(*seeds), min(map(len, seeds))
     for name, runs in systems.items():
-        paired[name] = [run for run in runs if run.seed in common] if common else runs[:fewest]
-        notes += [
-            f"seed {run.seed} of {name} is left out: not all systems have it"
-            for run in runs
-            if run not in paired[name]
-        ]
-    return paired
+        systems[name] = [run for run in runs if run.seed in common] if common else runs[:fewest]
+        left_out = [run.seed for run in runs if run not in systems[name]]
+        if left_out:
+            notes.append(f"{name}: seed {', '.join(left_out)} is left out, as others lack it")
+    return systems, notes
 
 
 def read_scored(file: Path) -> Scored:

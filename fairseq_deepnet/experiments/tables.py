@@ -134,13 +134,12 @@ def build(
     title: str = "",
     is_published: bool = False,
     has_law: bool = False,
-    notes: Sequence[str] = (),
 ) -> list[Table]:
     """Build a table of runs; an empty list if no run has a place in it.
 
     Args:
         measure: measure of all entries; empty if the columns are measures
-        title: end of the title, after the sweep's
+        title: end of the title, between the sweep's and the measure
         is_published: if True, show the paper's table of this name beside ours
         has_law: if True, fit the law of depth to each line
     """
@@ -154,7 +153,8 @@ def build(
             here, shown = runs[(runs[row] == r) & (runs[column] == c)], measure or c
             place = {"table": name, "row": r, "column": c, "measure": shown}
             lines.append(place | _entry(here, shown, published.value(r, c) if published else None))
-    table = Table(f"{runs['title'].iloc[0]}{title}", row, column, pd.DataFrame(lines), [])
+    title = f"{runs['title'].iloc[0]}{title}" + (f": {measure}" if measure else "")
+    table = Table(title, row, column, pd.DataFrame(lines), [])
     if published:
         table.title, table.names = published.title, published.names
         source = f"{paper.REFERENCE}, {published.source}: {published.metric}"
@@ -163,7 +163,7 @@ def build(
             table.notes.append("read off the paper's plot, to about 0.1 BLEU or 0.01 of a loss")
     measures = table.entries["measure"].unique()
     table.notes += [f"{name}: {MEASURES[name].meaning}" for name in measures]
-    table.notes += [f"trained: {trained(runs)}", *notes]
+    table.notes.append(f"trained: {trained(runs)}")
     table.notes.append("mean ±sample standard deviation over the seeds that ended well")
     table.notes += _scores(runs) if "bleu" in measures else []
     if has_law:
@@ -247,16 +247,13 @@ def _table2(runs: pd.DataFrame) -> list[Table]:
 
 def _depth(runs: pd.DataFrame) -> list[Table]:
     chosen = best(in_panels(runs, "law", "norms", "epsilon", "thousand"))
-    notes = [
-        "of all runs in a place, those whose options gave the lowest last validation loss: "
-        + ", ".join(chosen["run"])
-    ]
     axes = ("scheme", "depth")
-    tables = build("depth", chosen, *axes, "bleu", title=": bleu", has_law=True, notes=notes)
-    tables += build("depth-nll", chosen, *axes, "valid_nll", title=": valid_nll", notes=notes)
-    for panel, factors in panels_of(runs).items():  # they differ in more than their factors
-        tables += _of_factors(in_panels(runs, panel), factors, f"{panel}-", f", {panel}")
-    return tables
+    tables = build("depth", chosen, *axes, "bleu", has_law=True)
+    tables += build("depth-nll", chosen, *axes, "valid_nll")
+    for table in tables:
+        runs_of = ", ".join(chosen["run"])
+        table.notes.append(f"runs whose options gave the lowest last validation loss: {runs_of}")
+    return tables + by_factors(runs, is_merged=False)  # panels differ in more than their factors
 
 
 def best(runs: pd.DataFrame) -> pd.DataFrame:
@@ -281,40 +278,32 @@ def in_panels(runs: pd.DataFrame, *names: str) -> pd.DataFrame:
     return runs[places.map(lambda panels: bool(panels & set(names)))]
 
 
-def panels_of(runs: pd.DataFrame) -> dict[str, str]:
-    """Return panel -> its factors, separated by commas."""
-    places = (place.partition(":") for place in " ".join(runs["panels"]).split())
-    return {panel: factors for panel, _, factors in places}
-
-
-def by_factors(runs: pd.DataFrame) -> list[Table]:
-    """Build the tables of any sweep; panels with the same factors are one table."""
-    groups: dict[str, list[str]] = {}
-    for panel, factors in panels_of(runs).items():
-        groups.setdefault(factors, []).append(panel)
-    tables = []
-    for factors, panels in groups.items():
-        start = f"{panels[0]}-" if len(groups) > 1 else ""
-        tables += _of_factors(in_panels(runs, *panels), factors, start)
-    return tables
-
-
-def _of_factors(runs: pd.DataFrame, factors: str, start: str, title: str = "") -> list[Table]:
-    """Build a table of the first factor by the second for all values of the others.
+def by_factors(runs: pd.DataFrame, is_merged: bool = True) -> list[Table]:
+    """Build tables of the first factor by the second, for all values of the others.
 
     A single factor gives a column per measure.
+
+    Args:
+        is_merged: if True, panels with the same factors are one table
     """
-    row, *others = factors.split(",")
-    if not others:
-        long = pd.concat([runs.assign(measure=measure) for measure in MEASURES])
-        return build(f"{start}measures", long, row, "measure", title=title)
-    column, *rest = others
+    groups: dict[str, list[str]] = {}
+    for place in dict.fromkeys(" ".join(runs["panels"]).split()):
+        panel, _, factors = place.partition(":")
+        groups.setdefault(factors if is_merged else place, []).append(panel)
     tables = []
-    for measure in ("valid_nll", "bleu"):
-        for values, here in runs.groupby(rest, sort=False) if rest else [((), runs)]:
-            end = "".join(f", {name} {value}" for name, value in zip(rest, values, strict=True))
-            name = "-".join([f"{start}{measure}", *values])
-            tables += build(name, here, row, column, measure, title=f"{title}{end}: {measure}")
+    for key, panels in groups.items():
+        here, (row, *others) = in_panels(runs, *panels), key.rpartition(":")[2].split(",")
+        start, title = (f"{panels[0]}-", f", {panels[0]}") if len(groups) > 1 else ("", "")
+        if not others:
+            long = pd.concat([here.assign(measure=measure) for measure in MEASURES])
+            tables += build(f"{start}measures", long, row, "measure", title=title)
+            continue
+        column, *rest = others
+        for measure in ("valid_nll", "bleu"):
+            for values, part in here.groupby(rest, sort=False) if rest else [((), here)]:
+                end = "".join(f", {name} {value}" for name, value in zip(rest, values, strict=True))
+                name = "-".join([f"{start}{measure}", *values])
+                tables += build(name, part, row, column, measure, title=title + end)
     return tables
 
 

@@ -253,7 +253,7 @@ def test_of_several_options_those_that_end_best_on_validation_are_shown(tmp_path
     rows = rows_of(tmp_path)
     best = [entry(rows, "deepnorm", depth, "depth")[0] for depth in ("6", "18", "50")]
     assert best == ["30", "27", "24"]
-    chosen = "lowest last validation loss: law_18_1e-3, norms_50_1e-3, law_6_2e-3"
+    chosen = "the lowest last validation loss: law_18_1e-3, norms_50_1e-3, law_6_2e-3"
     assert chosen in text_of(tmp_path)
 
 
