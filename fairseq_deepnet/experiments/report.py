@@ -54,8 +54,11 @@ def make(runs: pd.DataFrame) -> Report:
     """Return all tables for rows of results.csv."""
     texts, shown_tables = [], []
     for sweep, rows in runs.groupby("sweep", dropna=False, sort=False):
-        members = [] if pd.isna(sweep) else tables.tables_of(str(sweep), rows)
-        texts += [tables.side_by_side(rows)] if pd.isna(sweep) else [t.markdown() for t in members]
+        if pd.isna(sweep):
+            texts.append(tables.side_by_side(rows))
+            continue
+        members = tables.tables_of(str(sweep), rows)
+        texts += [table.markdown() for table in members]
         shown_tables += members
     entries = [table.entries.drop(columns="text") for table in shown_tables]
     return Report(texts, entries, [table for table in shown_tables if table.by_depth()])

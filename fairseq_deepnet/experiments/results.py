@@ -41,8 +41,6 @@ CELL: Final = "cell.json"
 RESULT: Final = "result.json"
 FILE: Final = "results.csv"
 _PARAMETERS: Final = re.compile(r"num\. shared model params: ([\d,]+)")
-_AVERAGED: Final = 5
-"""Number of last training losses to average, as each is of different sentences."""
 OPTIONS: Final = ("lr", "adam-eps", "freeze-norms", "max-update", "warmup-updates", "seed")
 """Options of a run that its row contains."""
 
@@ -59,10 +57,8 @@ class Status(StrEnum):
 
 def read_json(file: Path) -> dict[str, Any]:
     """Return a record of a cell, empty if it does not exist; raise ValueError if it is damaged."""
-    if not file.is_file():
-        return {}
     try:
-        content = json.loads(file.read_bytes())
+        content = json.loads(file.read_bytes()) if file.is_file() else {}
         Status(content.get("status", Status.TO_DO))
     except (ValueError, AttributeError) as error:
         message = f"{shown(file)} is damaged ({error}); remove it to run the cell again"
@@ -156,7 +152,8 @@ class Run:
         parameters = _PARAMETERS.search(text)
         speeds = [speed for _, speed in self.speed if speed > 0]
         valid = [loss for _, loss in self.valid_nll]
-        last_train = [loss for _, loss in self.train_nll if math.isfinite(loss)][-_AVERAGED:]
+        # each training loss is of different sentences
+        last_train = [loss for _, loss in self.train_nll if math.isfinite(loss)][-5:]
         return {
             "sweep": self.cell.get("sweep"),
             "title": self.cell.get("title"),
@@ -210,22 +207,16 @@ def _of_score(score: Score | None, updates: int) -> dict[str, Any]:
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Return the run folders of a path: the folder itself, or those in it (a sweep's).
+    """Return the run folders of a path: the folder itself, or those in it.
 
     Hidden folders, whose runs were repeated, are skipped.
     """
-
-    def is_run(path: Path) -> bool:  # a cell may have failed before it had a config
-        return (path / "config.yaml").is_file() or (path / CELL).is_file()
-
-    if is_run(folder):
-        return [folder]
-    if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}")
-    runs = sorted(path for path in folder.iterdir() if path.name[0] != "." and is_run(path))
-    if not runs:
-        raise FileNotFoundError(f"{shown(folder)} is no run folder, and contains none")
-    return runs
+    for paths in ([folder], sorted(folder.glob("[!.]*"))):
+        # a cell may have failed before it had a config
+        names = ("config.yaml", CELL)
+        if runs := [path for path in paths if any((path / name).is_file() for name in names)]:
+            return runs
+    raise FileNotFoundError(f"{shown(folder)} is no run folder, and contains none")
 
 
 def read_run(folder: Path, score: str | None = None) -> Run:

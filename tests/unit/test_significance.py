@@ -138,7 +138,7 @@ def test_bad_input_is_refused_in_one_line(
     for second, message in (
         (runs[0], "a test needs two scored systems"),
         (tmp_path / "text" / "test.en", "test.en is no score"),
-        (tmp_path / "none", "there is no folder"),
+        (tmp_path / "none", "none is no run folder"),
     ):
         assert cli.main(["report", "--significance", str(runs[0]), str(second)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
