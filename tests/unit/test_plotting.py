@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.records import QUANTITIES, Level
 from fairseq_deepnet.tools.plotting import images, page
 from fairseq_deepnet.tools.plotting.runs import (
+    LOGGED,
     Key,
     Run,
     Series,
@@ -26,51 +30,67 @@ from fairseq_deepnet.tools.plotting.runs import (
     read_runs,
     scale_of,
 )
-from tests.support.monitored import HEAD, add_events, make_run
+
+HEAD = "2024-05-01 12:00:00 | INFO | "
+
+
+def make_run(
+    folder: Path,
+    updates: Sequence[int] = range(10, 210, 10),
+    layers: dict[str, int] | None = None,
+    broken_from: int = 10**9,
+    change: Callable[[records.Record], object] = lambda record: None,
+) -> Path:
+    """Write train.log and monitor.jsonl with numbers that are not finite from an update on.
+
+    `change` edits each record before it is written.
+    """
+    folder.mkdir(parents=True)
+    layers = layers or {"encoder": 6, "decoder": 6}
+    for update in updates:
+        size = math.nan if update >= broken_from else 1 + update / 100
+        stacks = {
+            side: {part: [size * 3.0**layer for layer in range(depth)] for part in ("layer", "ffn")}
+            for side, depth in layers.items()
+        }
+        levels = {Level.MODEL: size, Level.STACK: dict.fromkeys(layers, size), Level.PART: stacks}
+        values = {name: copy.deepcopy(levels[row.level]) for name, row in QUANTITIES.items()}
+        record = {"update": update, "values": values, **dict.fromkeys(LOGGED, size)}
+        change(record)
+        records.append(folder / records.NAME, record)
+    lines = [line(kind, update, 9) for update in updates for kind in ("train_inner", "valid")]
+    (folder / "train.log").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+def add_events(folder: Path, *events: dict[str, Any]) -> None:
+    for event in events:
+        records.append(folder / "divergence.jsonl", event)
 
 
 def line(kind: str, update: int, loss: float | str) -> str:
     prefix = "valid_" if kind == "valid" else ""
-    record = {f"{prefix}loss": str(loss), f"{prefix}num_updates": str(update)}
+    record = {f"{prefix}{name}": str(loss) for name in LOGGED}
+    record[f"{prefix}num_updates"] = str(update)
     return f"{HEAD}{kind} | {json.dumps(record)}\n"
 
 
-@pytest.mark.parametrize(
-    ("lines", "train", "valid"),
-    [
-        (
-            [line("train_inner", 20, 8), line("valid", 20, 7), line("train", 20, 99)],
-            [(20, 8.0)],
-            [(20, 7.0)],
-        ),
-        (
-            [
-                line("train_inner", 20, 9),
-                line("valid", 60, 6)[:-20] + "}\n",
-                line("train_inner", 20, 8),
-            ],
-            [(20, 8.0)],
-            [],
-        ),
-        (
-            [line("train_inner", u, u) for u in (100, 200, 300, 400)]
-            + [line("valid", 400, 400), line("valid", 200, 7), line("train_inner", 250, 6)],
-            [(100, 100.0), (200, 200.0), (250, 6.0)],
-            [(200, 7.0)],
-        ),
-        ([line("train_inner", 20, "inf")], [(20, math.inf)], []),
-    ],
-    ids=["kinds of lines", "a resumed run and a cut line", "a run that went back", "not finite"],
-)
-def test_the_log_is_read(
-    lines: list[str],
-    train: list[tuple[int, float]],
-    valid: list[tuple[int, float]],
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "train.log").write_text(f"{HEAD}{{'_name': None}}\n" + "".join(lines), "utf-8")
-    points = read_metrics(tmp_path, ("loss",))
-    assert points == {("loss", "train"): train, ("loss", "valid"): valid}
+def test_the_log_is_read(tmp_path: Path) -> None:
+    """Of a repeated update, the later line counts; what a run gave up when it went back is gone."""
+    lines = [
+        *(line("train_inner", update, update) for update in (100, 200, 300)),
+        line("train", 300, 99),
+        line("valid", 300, 300),
+        line("valid", 400, 6)[:-20] + "}\n",
+        line("valid", 200, 7),
+        line("train_inner", 200, 8),
+        line("train_inner", 250, "inf"),
+    ]
+    (tmp_path / "train.log").write_text("".join(lines), encoding="utf-8")
+    assert read_metrics(tmp_path, ("loss",)) == {
+        ("loss", "train"): [(100, 100.0), (200, 8.0), (250, math.inf)],
+        ("loss", "valid"): [(200, 7.0)],
+    }
 
 
 def test_every_quantity_is_read_with_its_sides_and_layers(tmp_path: Path) -> None:
@@ -136,7 +156,7 @@ def test_a_scale_is_logarithmic_over_a_decade_and_ignores_a_single_explosion() -
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     folder = tmp_path_factory.mktemp("runs")
     deep = make_run(folder / "deep", layers={"encoder": 3, "decoder": 4})
-    broken = make_run(folder / "broken", range(5, 105, 5), growth=3.0, broken_from=60)
+    broken = make_run(folder / "broken", range(5, 105, 5), broken_from=60)
     event = {"update": 62, "kind": "not_finite", "started": 60, "cause": "lr"}
     add_events(broken, event, {**event, "update": 70, "ended": True})
     return read_runs([deep, broken])
