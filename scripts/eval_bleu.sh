@@ -41,6 +41,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
 [[ $# -eq 0 || $1 != -* ]] || die "options need a run or a checkpoint before them; see --help"
 run=("${@:1:1}")
-shift ${run:+1}
+set -- "${@:2}"
 [[ ${1:-} != -- ]] || shift
 hand_over evaluate --variables "${run[@]}" -- "$@"

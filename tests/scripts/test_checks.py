@@ -17,38 +17,33 @@ def run_checks(
     for tool in ("ruff", "mypy", "mkdocs", "shellcheck"):
         fakes.add(tool, status=1 if tool == failing else 0)
     fakes.add("python", stdout=f"{CLOSING}\n", status=tests)
-    return run_script("test.sh", *arguments, path=fakes.path())
-
-
-def test_all_checks_run_before_the_tests_and_pytest_has_the_last_word(fake_bin: FakeBin) -> None:
-    done = run_checks(fake_bin, "tests/unit", "-k", "alpha")
-    assert done.returncode == 0
+    done = run_script("test.sh", *arguments, path=fakes.path())
     assert done.stdout.splitlines()[-1] == CLOSING
+    return done
+
+
+@pytest.mark.parametrize(("first", "added"), [([], []), (["--all"], ["-m", "slow or not slow"])])
+def test_all_checks_run_before_the_tests(
+    first: list[str], added: list[str], fake_bin: FakeBin
+) -> None:
+    done = run_checks(fake_bin, *first, "tests/unit", "-k", "alpha")
+    assert done.returncode == 0
     assert "are clean" in done.stderr
     assert [call[0] for call in fake_bin.calls("ruff")] == ["check", "format"]
     assert len(fake_bin.calls("mypy")) == 1
     assert "scripts/test.sh" in fake_bin.calls("shellcheck")[0]
-    (pytest_call,) = fake_bin.calls("python")
-    assert pytest_call[:4] == ["-m", "pytest", "-n", "auto"]
-    assert pytest_call[-3:] == ["tests/unit", "-k", "alpha"]
-    assert "-m" not in pytest_call[1:]
+    (words,) = fake_bin.calls("python")
+    assert words[:4] == ["-m", "pytest", "-n", "auto"]
+    assert words[6:] == [*added, "tests/unit", "-k", "alpha"]
 
 
-def test_all_adds_the_slow_tests(fake_bin: FakeBin) -> None:
-    assert run_checks(fake_bin, "--all", "-x").returncode == 0
-    (pytest_call,) = fake_bin.calls("python")
-    assert pytest_call[-3:] == ["-m", "slow or not slow", "-x"]
-
-
-@pytest.mark.parametrize("tool", ["ruff", "mypy", "mkdocs", "shellcheck"])
-def test_a_check_that_fails_is_named_and_fails_the_whole(fake_bin: FakeBin, tool: str) -> None:
-    failed = run_checks(fake_bin, failing=tool)
-    assert failed.returncode == 1
-    assert f"FAILED: {tool}" in failed.stderr
-    assert "are clean" not in failed.stderr
-    assert failed.stdout.splitlines()[-1] == CLOSING
-
-
-def test_the_status_of_failing_tests_is_passed_on(fake_bin: FakeBin) -> None:
-    assert run_checks(fake_bin, tests=5).returncode == 5
-    assert run_checks(fake_bin, failing="mypy", tests=5).returncode == 5
+@pytest.mark.parametrize(
+    ("tool", "tests", "status"), [("ruff", 0, 1), ("shellcheck", 0, 1), ("mypy", 5, 5), ("", 5, 5)]
+)
+def test_a_check_that_fails_is_named_and_fails_the_whole(
+    tool: str, tests: int, status: int, fake_bin: FakeBin
+) -> None:
+    done = run_checks(fake_bin, failing=tool, tests=tests)
+    assert done.returncode == status
+    assert (f"FAILED: {tool}" in done.stderr) == bool(tool)
+    assert ("are clean" in done.stderr) == (not tool)

@@ -28,11 +28,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(
-    fakes: FakeBin, folder: Path, data: Path, *options: str, script: str = "train.sh", **env: str
+    fakes: FakeBin, folder: Path, data: Path, *options: str
 ) -> subprocess.CompletedProcess[str]:
-    words = ["multi30k", *TINY, *options] if script == "train.sh" else options
-    variables = {"RUN": str(folder), "DATA": str(data), "GPUS": "0", **env}
-    return run_script(script, *words, env=variables, path=fakes.path())
+    variables = {"RUN": str(folder), "DATA": str(data), "GPUS": "0"}
+    words = ["multi30k", *TINY, *options]
+    return run_script("train.sh", *words, env=variables, path=fakes.path())
 
 
 def option(call: list[str], name: str) -> str:
@@ -68,26 +68,6 @@ def test_a_run_on_the_cpu_is_recorded_trained_and_marked_as_done(
     assert second.returncode == 0
     assert "is complete: nothing to do" in second.stderr
     assert len(fake_bin.calls("fairseq-train")) == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "env", "message"),
-    [
-        ([], {}, "a config is missing"),
-        (["sample"], {"THREADS": "x"}, "THREADS: invalid int value: 'x'"),
-    ],
-)
-def test_bad_input_is_one_line_status_2_and_leaves_no_run_folder(
-    fake_bin: FakeBin, tmp_path: Path, words: list[str], env: dict[str, str], message: str
-) -> None:
-    fake_bin.add("fairseq-train")
-    variables = {"RUN": str(tmp_path / "run"), **env}
-    result = run_script("train.sh", *words, env=variables, path=fake_bin.path())
-    assert result.returncode == 2
-    (error,) = [line for line in result.stderr.splitlines() if "error:" in line]
-    assert message in error
-    assert not (tmp_path / "run").exists()
-    assert fake_bin.calls("fairseq-train") == []
 
 
 def test_a_preempted_training_ends_with_all_that_it_started_and_frees_the_folder(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shlex
 import subprocess
 import sys
@@ -12,12 +11,6 @@ from pathlib import Path
 from tests.support.warm import commands
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def processor_seconds() -> float:
-    """What all processes have used that were started here and have ended, in seconds of a core."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def commands_path() -> str:
