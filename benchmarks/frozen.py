@@ -546,9 +546,7 @@ class Recorder:
     def report(self, *runs: Path) -> dict[str, str]:
         """Return the tables of `deepnet report`."""
         out = self.fresh("report")
-        out.mkdir()
-        words = ["--markdown", out / "report.md", "--csv", out / "report.csv"]
-        said = self.deepnet("report", *runs, *words)
+        said = self.deepnet("report", *runs, "--out", out)
         return {"said": said} | self.files(out)
 
     def scored(self, script: str, *words: Any, **settings: Any) -> dict[str, str]:

@@ -66,6 +66,6 @@ def against_depth(table: Table) -> Any:
             handles.append(Line2D([], [], linestyle=":", label="the paper's", color="grey"))
         below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
         axes.legend(handles=handles, frameon=False, fontsize="small", ncols=2, **below)
-    grid[0][0].set_ylabel(MEASURES[measure].meaning.partition(",")[0])
+    grid[0][0].set_ylabel(MEASURES[measure].partition(",")[0])
     figure.suptitle(table.title, fontsize="medium", wrap=True)
     return figure

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 import yaml
 
-FILE: Final = Path(__file__).with_name("paper.yaml")
 REFERENCE: Final = "arXiv 2203.00555"
 GROUPS: Final = {"post": "Post-LN", "none": "no LN", "pre": "Pre-LN"}
 """Placement of LayerNorm -> the paper's name for such schemes, in the order of its figure 6."""
@@ -85,8 +84,8 @@ class PublishedTable:
 @functools.cache
 def tables() -> dict[str, PublishedTable]:
     """Return all tables and figures by name: table1, fig6, fig7-lr, ..."""
-    published = {}
-    for name, content in yaml.safe_load(FILE.read_text(encoding="utf-8")).items():
+    published, file = {}, Path(__file__).with_name("paper.yaml")
+    for name, content in yaml.safe_load(file.read_text(encoding="utf-8")).items():
         columns = tuple(map(key, content.pop("columns")))
         names, rows = {}, {}
         for row, line in content.pop("rows").items():

@@ -8,7 +8,6 @@ stored translations.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -32,22 +31,17 @@ class Report(NamedTuple):
     entries: list[pd.DataFrame]
     drawn: Sequence[Table] = ()
 
-    def save(self, markdown: Path | None, csv: Path | None, plots: Path | None = None) -> None:
-        """Write Markdown, CSV, and the figures as PLOTS/NAME.png, which the Markdown includes."""
+    def save(self, folder: Path) -> None:
+        """Write report.md, report.csv, and NAME.png for each figure."""
         texts = list(self.texts)
-        for table in self.drawn if plots is not None else ():
-            file = Path(plots or "", f"{table.name}.png")
-            save_image(figures.against_depth(table), file)
-            say(f"written: {shown(file)}")
-            if markdown is not None:
-                texts.append(f"![{table.name}]({os.path.relpath(file, markdown.parent)})\n")
+        for table in self.drawn:
+            save_image(figures.against_depth(table), folder / f"{table.name}.png")
+            texts.append(f"![{table.name}]({table.name}.png)\n")
         entries = pd.concat(self.entries) if self.entries else pd.DataFrame()
-        lines = entries.to_csv(index=False, float_format="%.6g")
-        for target, content in ((markdown, "\n".join(texts)), (csv, lines)):
-            if target is not None:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                write_text(target, content)
-                say(f"written: {shown(target)}")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / "report.csv", entries.to_csv(index=False, float_format="%.6g"))
+        write_text(folder / "report.md", "\n".join(texts))
+        say(f"written: {shown(folder / 'report.md')}, report.csv, {len(self.drawn)} figures")
 
 
 def make(runs: pd.DataFrame) -> Report:
@@ -71,10 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("folders", nargs="+", type=Path, help=folders)
     score = "scores/NAME.json of runs of no sweep (the default request)"
     add("--score", metavar="NAME", help=score)
-    add("--markdown", type=Path, help="also write the tables as Markdown")
-    add("--csv", type=Path, help="also write the tables of sweeps as CSV, a line per entry")
-    drawn = "also draw the measures of a sweep against depth"
-    add("--plot", type=Path, metavar="FOLDER", help=drawn)
+    out = "write report.md, report.csv (a line per entry) and figures to this folder"
+    add("--out", type=Path, metavar="FOLDER", help=out)
     tests = "instead: sacreBLEU's paired tests against the first system, seeds together"
     add("--significance", action="store_true", help=tests)
     add("--samples", type=int, help="resamples and trials of these tests (1000 and 10000)")
@@ -90,10 +82,9 @@ def run(args: argparse.Namespace) -> int:
         report = Report([tables.layout("Paired significance tests", frame, notes, **form)], [frame])
     else:
         report = make(_read(args.folders, args.score))
-    if args.plot is not None and not report.drawn:
-        raise ValueError("--plot: no figures; `deepnet plot` draws the curves of single runs")
     print("\n".join(report.texts), end="")
-    report.save(args.markdown, args.csv, args.plot)
+    if args.out is not None:
+        report.save(args.out)
     return 0
 
 

@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     write_text(folder / results.FILE, frame.to_csv(index=False))
     result = report.make(frame)
     print("\n".join(result.texts), end="")
-    result.save(folder / "report.md", folder / "report.csv", folder)
+    result.save(folder)
     failed = [cell.name for cell in cells if status_of(folder / cell.name) is Status.FAILED]
     if failed:
         names = ", ".join(failed)

@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pandas as pd
 
@@ -26,22 +26,14 @@ _CHOSEN: Final = ["lr", "adam-eps", "freeze-norms", "max-update"]
 """Options among which `best` chooses in each place."""
 _PAPERS_LAWS: Final = {"fig6": ("deepnorm", "layers per side"), "fig8": ("average", "layers")}
 """Published figure -> the line that a law of depth is fitted to, and the unit of its depths."""
-
-
-class Measure(NamedTuple):
-    """A column of results.csv that a table can show."""
-
-    meaning: str
-    digits: int
-
-
 MEASURES: Final = {
-    "bleu": Measure("BLEU, with the signature below", 1),
-    "valid_loss": Measure("last validation loss, label-smoothed, bits per token", 2),
-    "valid_nll": Measure("last validation loss, nll in bits per token", 2),
-    "train_nll": Measure("mean of the last 5 training losses, nll in bits per token", 2),
-    "seconds_per_update": Measure("median of the log", 2),
+    "bleu": "BLEU, with the signature below",
+    "valid_loss": "last validation loss, label-smoothed, bits per token",
+    "valid_nll": "last validation loss, nll in bits per token",
+    "train_nll": "mean of the last 5 training losses, nll in bits per token",
+    "seconds_per_update": "median of the log",
 }
+"""Column of results.csv that a table can show -> its meaning."""
 
 
 @dataclass
@@ -104,11 +96,11 @@ def numbers(runs: pd.DataFrame, measure: str) -> pd.Series:
 
 def _entry(runs: pd.DataFrame, measure: str, published: float | str | None) -> dict[str, Any]:
     """Return an entry: the mean over the successful runs, and how many others there are."""
-    values, digits = numbers(runs, measure), MEASURES[measure].digits
+    values = numbers(runs, measure)
     ours, deviation = values.mean(), values.std()
     order = (*BAD, Status.UNFINISHED, Status.DONE)
-    text = f"{ours:.{digits}f}" if len(values) else MISSING
-    text += f" ±{deviation:.{digits}f}" if len(values) > 1 else ""
+    text = f"{ours:.2f}" if len(values) else MISSING
+    text += f" ±{deviation:.2f}" if len(values) > 1 else ""
     if failed := int(runs["status"].isin(BAD).sum()):
         ends = " and ".join(word for end, word in BAD.items() if (runs["status"] == end).any())
         text = ends if failed == len(runs) else f"{text} ({failed} of {len(runs)} {ends})"
@@ -143,7 +135,7 @@ def build(
         is_published: if True, show the paper's table of this name beside ours
         has_law: if True, fit the law of depth to each line
     """
-    runs = runs.dropna(subset=[row, column])
+    runs = runs.reindex(columns=runs.columns.union([row, column])).dropna(subset=[row, column])
     if runs.empty:
         return []
     published = paper.table(name) if is_published else None
@@ -162,7 +154,7 @@ def build(
         if published.certainty == "digitised":
             table.notes.append("read off the paper's plot, to about 0.1 BLEU or 0.01 of a loss")
     measures = table.entries["measure"].unique()
-    table.notes += [f"{name}: {MEASURES[name].meaning}" for name in measures]
+    table.notes += [f"{name}: {MEASURES[name]}" for name in measures]
     table.notes.append(f"trained: {trained(runs)}")
     table.notes.append("mean ±sample standard deviation over the seeds that ended well")
     table.notes += _scores(runs) if "bleu" in measures else []
@@ -307,8 +299,6 @@ def by_factors(runs: pd.DataFrame, is_merged: bool = True) -> list[Table]:
     return tables
 
 
-_FACTORS: Final = ("scheme", "depth", "lr", "batch", "width")
-"""Columns that `TABLES` require; a partial sweep may lack some."""
 TABLES: Final[dict[str, Callable[[pd.DataFrame], list[Table]]]] = {
     "table1": functools.partial(_by_scheme_and_depth, "table1"),
     "table2": _table2,
@@ -322,7 +312,6 @@ TABLES: Final[dict[str, Callable[[pd.DataFrame], list[Table]]]] = {
 
 def tables_of(sweep: str, runs: pd.DataFrame) -> list[Table]:
     """Return the tables of a sweep that have our numbers, and always the first."""
-    runs = runs.assign(**{name: None for name in _FACTORS if name not in runs})
     tables = TABLES.get(sweep, by_factors)(runs)
     return [t for n, t in enumerate(tables) if n == 0 or t.entries["ours"].notna().any()]
 

@@ -13,39 +13,24 @@ SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 
 
 def write_log(
-    run: Path,
-    losses: Mapping[int, float],
-    *,
-    train: Mapping[int, float] | None = None,
-    ending: str = "",
+    run: Path, losses: Mapping[int, float], train: Mapping[int, float] | None = None
 ) -> None:
-    """A train.log with losses by update; the validation nll is 1.5 below the smoothed loss."""
+    """Write a train.log with losses by update; nll is 1.5 below the smoothed validation loss."""
     run.mkdir(parents=True, exist_ok=True)
-    lines = [
-        "2026-01-02 03:04:05 | INFO | x | num. shared model params: 1,234,567 (num. trained: 1)"
-    ]
+    start = "2026-01-02 03:04:05 | INFO |"
+    lines = [f"{start} x | num. shared model params: 1,234,567 (num. trained: 1)"]
     for update, loss in (train or {}).items():
-        values = {
-            "epoch": 1,
-            "loss": str(loss + 1),
-            "nll_loss": str(loss),
-            "ups": "4",
-            "num_updates": str(update),
-        }
-        lines.append(f"2026-01-02 03:04:05 | INFO | train_inner | {json.dumps(values)}")
+        values = {"epoch": 1, "loss": f"{loss + 1}", "nll_loss": f"{loss}", "ups": "4"}
+        lines.append(f"{start} train_inner | {json.dumps(values | {'num_updates': str(update)})}")
     for update, loss in losses.items():
-        values = {
-            "epoch": 1,
-            "valid_loss": str(loss),
-            "valid_nll_loss": str(round(loss - 1.5, 6)),
-            "valid_num_updates": str(update),
-        }
-        lines.append(f"2026-01-02 03:04:05 | INFO | valid | {json.dumps(values)}")
-    (run / "train.log").write_text("\n".join(lines) + f"\n{ending}", encoding="utf-8")
+        values = {"valid_loss": f"{loss}", "valid_nll_loss": str(round(loss - 1.5, 6))}
+        values |= {"epoch": 1, "valid_num_updates": str(update)}
+        lines.append(f"{start} valid | {json.dumps(values)}")
+    (run / "train.log").write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
 def write_score(run: Path, bleu: float, **more: Any) -> str:
-    """A test score; gives back its place in the run."""
+    """Write a test score; return its place in the run."""
     name = "scores/test.checkpoint_best.beam5.lenpen1.json"
     (run / "scores").mkdir(parents=True, exist_ok=True)
     content = {"bleu": bleu, "bleu_signature": SIGNATURE, "chrf": 50.0, "chrf_signature": "chrf"}
@@ -55,7 +40,7 @@ def write_score(run: Path, bleu: float, **more: Any) -> str:
 
 
 def write_config(run: Path, data: Path | str = "data/none", **options: Any) -> None:
-    """A run's config; names are written with underscores here."""
+    """Write a run's config; options have underscores here."""
     run.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {key.replace("_", "-"): value for key, value in options.items()}
     content["recipe"] = {"data": str(data)}
@@ -78,16 +63,15 @@ def write_cell(
     options: Mapping[str, Any] | None = None,
     seed: int = 1,
     reason: str = "",
-    unigram_nll: float | None = None,
 ) -> Path:
-    """A cell's folder with its records, config, log and score."""
+    """Write a cell's folder with its records, config, log and score."""
     run = folder / name
     write_config(run, seed=seed, **(options or {}))
     write_log(run, losses or {100000: 4.0}, train=train)
     place = {"panel": panel, "values": dict(values), "seed": seed}
     cell = {"sweep": sweep, "title": "A comparison", "places": places or [place]}
     (run / "cell.json").write_text(json.dumps(cell), encoding="utf-8")
-    result = {"status": status, "reason": reason, "unigram_nll": unigram_nll, "score": score}
+    result = {"status": status, "reason": reason, "score": score}
     if bleu is not None:
         result["score"] = write_score(run, bleu)
     if status != "unfinished":

@@ -12,7 +12,7 @@ from fairseq_deepnet import cli
 from fairseq_deepnet.experiments import results
 from fairseq_deepnet.experiments.figures import against_depth
 from fairseq_deepnet.experiments.report import make
-from tests.support.cells import write_cell, write_config, write_log
+from tests.support.cells import write_cell
 
 
 def drawn(folder: Path) -> dict[str, Any]:
@@ -90,16 +90,9 @@ def test_the_paper_s_values_are_dotted_beside_ours_and_a_law_is_dashed(tmp_path:
 
 
 def test_the_command_writes_the_images_and_the_markdown_shows_them(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path
 ) -> None:
-    markdown = tmp_path / "new" / "report.md"
-    words = [f"--plot={tmp_path / 'new' / 'png'}", f"--markdown={markdown}"]
-    assert cli.main(["report", str(folder), *words]) == 0
-    content = (tmp_path / "new" / "png" / "valid_nll.png").read_bytes()
-    assert content.startswith(b"\x89PNG")
-    assert "![valid_nll](png/valid_nll.png)" in markdown.read_text(encoding="utf-8")
-    write_config(tmp_path / "run")
-    write_log(tmp_path / "run", {100: 4.0})
-    capsys.readouterr()
-    assert cli.main(["report", str(tmp_path / "run"), *words]) == 2
-    assert "`deepnet plot` draws the curves of single runs" in capsys.readouterr().err
+    assert cli.main(["report", str(folder), f"--out={tmp_path / 'new'}"]) == 0
+    assert (tmp_path / "new" / "valid_nll.png").read_bytes().startswith(b"\x89PNG")
+    text = (tmp_path / "new" / "report.md").read_text(encoding="utf-8")
+    assert "![valid_nll](valid_nll.png)" in text

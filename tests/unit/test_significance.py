@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments.significance import compare, find_systems, read_scored
-from tests.support.systems import REFERENCES, spoilt, write_run, write_texts
+from fairseq_deepnet.tools.evaluation.scoring import score
+from tests.support.cells import write_config
+
+WORDS = [
+    *("the", "a", "dog", "man", "woman", "child", "runs", "sees"),
+    *("holds", "blue", "red", "old", "small", "ball", "house", "street"),
+]
+REFERENCES = [
+    " ".join(WORDS[(7 * line + 5 * word + word * word) % 16] for word in range(6 + line % 7))
+    for line in range(60)
+]
+
+
+def spoilt(every: int, start: int = 0) -> list[str]:
+    """Return the references with one word in `every` lines replaced: the less often the better."""
+    lines = [line.split() for line in REFERENCES]
+    for number in range(start, len(lines), every):
+        lines[number][number % len(lines[number])] = "something"
+    return [" ".join(line) for line in lines]
+
 
 NAME = "test.checkpoint_best.beam5.lenpen1.json"
 P = ["p (bootstrap)", "p (randomisation)"]
@@ -26,15 +47,33 @@ GOLDEN = {
 TEXTS = {"a": spoilt(2), "b": spoilt(3, 1), "c": spoilt(3, 2)}
 
 
+def write_lines(file: Path, lines: list[str]) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return file
+
+
 @pytest.fixture
 def reference(tmp_path: Path) -> Path:
-    return write_texts(tmp_path / "text")
+    return write_lines(tmp_path / "text" / "test.en", REFERENCES)
+
+
+def write_run(
+    run: Path, reference: Path, hypotheses: list[str], beam: int = 5, **options: Any
+) -> Path:
+    """Write a run folder with config and score; return the JSON file."""
+    write_config(run, arch=run.name.partition(".")[0], **options)
+    record = score(hypotheses, reference.read_text(encoding="utf-8").splitlines())
+    record |= {"split": "test", "reference": str(reference), "beam": beam, "lenpen": 1.0}
+    text = write_lines((run / "scores" / NAME).with_suffix(".txt"), hypotheses)
+    text.with_suffix(".json").write_text(json.dumps(record), encoding="utf-8")
+    return text.with_suffix(".json")
 
 
 @pytest.fixture
 def runs(tmp_path: Path, reference: Path) -> list[Path]:
     for name, hypotheses in TEXTS.items():
-        write_run(tmp_path / name, reference, hypotheses, arch=name)
+        write_run(tmp_path / name, reference, hypotheses)
     return [tmp_path / name for name in TEXTS]
 
 
@@ -61,7 +100,7 @@ def test_p_is_small_for_a_better_system_and_large_for_one_as_good(
 ) -> None:
     texts = {"good": spoilt(10), "bad": spoilt(1), "alike": spoilt(10, 3), "equal": spoilt(10)}
     for name, hypotheses in texts.items():
-        write_run(tmp_path / name, reference, hypotheses, arch=name)
+        write_run(tmp_path / name, reference, hypotheses)
     frame, _ = compared([tmp_path / name for name in texts], samples=400)
     assert frame["difference"]["bad"] < -20
     assert (frame.loc["bad", P] < 0.01).all()
@@ -76,7 +115,7 @@ def test_seeds_of_a_system_are_tested_together(tmp_path: Path, reference: Path) 
     for name, versions in texts.items():
         for seed, hypotheses in enumerate(versions, start=1):
             targets.append(tmp_path / f"{name}.seed{seed}")
-            write_run(targets[-1], reference, hypotheses, arch=name, seed=seed)
+            write_run(targets[-1], reference, hypotheses, seed=seed)
     frame, notes = compared(targets, samples=200)
     first = [read_scored(target / "scores" / NAME).bleu for target in targets[:2]]
     baseline, other = frame.loc["a.seed1"], frame.loc["b.seed1"]
@@ -88,19 +127,16 @@ def test_seeds_of_a_system_are_tested_together(tmp_path: Path, reference: Path) 
 
 
 def test_different_decoding_is_noted(tmp_path: Path, reference: Path, runs: list[Path]) -> None:
-    decoded = {"beam": 1, "engine": "ctranslate2", "quantization": "int8"}
-    other = write_run(tmp_path / "d", reference, spoilt(4), "test.d", arch="d", decoded=decoded)
+    other = write_run(tmp_path / "d", reference, spoilt(4), beam=1)
     _, notes = find_systems([runs[0], other])
-    assert notes == [
-        "decoded differently: a: beam 5, lenpen 1.0",
-        "decoded differently: d: beam 1, lenpen 1.0, decoded by ctranslate2 int8",
-    ]
+    decoded = ["a: beam 5, lenpen 1.0", "d: beam 1, lenpen 1.0"]
+    assert notes == [f"decoded differently: {text}" for text in decoded]
     assert find_systems(runs)[1] == []
 
 
 def test_scores_that_do_not_belong_together_are_refused(tmp_path: Path, runs: list[Path]) -> None:
-    other = write_texts(tmp_path / "other", REFERENCES[::-1])
-    write_run(tmp_path / "d", other, spoilt(2)[::-1], arch="d")
+    other = write_lines(tmp_path / "other" / "test.en", REFERENCES[::-1])
+    write_run(tmp_path / "d", other, spoilt(2)[::-1])
     with pytest.raises(ValueError, match="different test sets"):
         find_systems([*runs, tmp_path / "d"])
     text = (runs[0] / "scores" / NAME).with_suffix(".txt")
@@ -108,7 +144,7 @@ def test_scores_that_do_not_belong_together_are_refused(tmp_path: Path, runs: li
         (spoilt(5), r"contains BLEU 85\.96, but its 60 hypotheses have 94"),
         (spoilt(2)[1:], "its 59 hypotheses have nan"),
     ):
-        text.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        write_lines(text, lines)
         with pytest.raises(ValueError, match=message):
             compared(runs, samples=50)
 
@@ -119,16 +155,15 @@ def test_the_command_prints_a_table_and_writes_markdown_and_csv(
     (tmp_path / "unscored").mkdir()
     (tmp_path / "unscored" / "config.yaml").write_text("arch: x\n", encoding="utf-8")
     folders = [str(run) for run in (*runs, tmp_path / "unscored")]
-    files = [tmp_path / "table.md", tmp_path / "table.csv"]
-    words = ["--significance", "--samples=50", f"--markdown={files[0]}", f"--csv={files[1]}"]
+    words = ["--significance", "--samples=50", f"--out={tmp_path / 'new'}"]
     assert cli.main(["report", *folders, *words]) == 0
     caught = capsys.readouterr()
     lines = [line.split("|") for line in caught.out.splitlines()]
     assert [cell.strip() for cell in lines[5][1:7]] == ["b", "?", "90.20", "-", "4.24", "90.09"]
     assert f"- {tmp_path}/unscored is not scored" in caught.out
     assert "sacrebleu" not in caught.err.lower()  # it logs every step
-    assert files[0].read_text(encoding="utf-8") == caught.out
-    frame = pd.read_csv(files[1]).set_index("system")
+    assert (tmp_path / "new" / "report.md").read_text(encoding="utf-8") == caught.out
+    frame = pd.read_csv(tmp_path / "new" / "report.csv").set_index("system")
     assert frame["bleu"]["b"] == pytest.approx(90.1951, abs=1e-3)
 
 
