@@ -32,7 +32,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "inspection": {
         "check": ("tools.checking.check_command", "measure whether a model is as claimed"),
-        "plot": ("tools.plotting.plot", "plot losses, scores and measurements by layer"),
+        "plot": ("tools.plotting.plot", "plot losses and measurements by layer"),
         "report": ("experiments.report", "print tables of runs beside the paper's"),
     },
     "many runs": {

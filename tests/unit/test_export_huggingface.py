@@ -32,8 +32,6 @@ FILES = {
     *("source.spm", "target.spm", "tokenizer_config.json", "vocab.json"),
 }
 LINES = [*SENTENCES, "Zwölf Boxkämpfer jagen 3 dogs."]
-POST_LN = ("deepnorm", "post-ln", "post-ln-init", "ds-init", "admin", "admin-log")
-"""What folds to Post-LN."""
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +68,8 @@ def gap(ours: Any, folder: Path) -> float:
 @pytest.mark.parametrize(
     "options",
     [
-        *({"residual_scheme": name} for name in POST_LN),
+        {"residual_scheme": "deepnorm"},
+        {"residual_scheme": "admin"},
         {"share_all_embeddings": True, "encoder_learned_pos": True, "decoder_learned_pos": True},
         {"no_token_positional_embeddings": True},
         {"share_decoder_input_output_embed": True, "no_scale_embedding": True},

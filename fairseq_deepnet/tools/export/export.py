@@ -99,7 +99,9 @@ def export(
     if output.exists():
         recorded = _recorded_request(output)
         if recorded is None:
-            raise ValueError(f"{shown(output)} exists and is not an export; choose another --out")
+            raise ValueError(
+                f"{shown(output)} exists and is not an export; remove it, or choose another --out"
+            )
         if recorded == request and not force:
             say(f"already exported: {shown(output)}; --force exports it again")
             return output
