@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 import fairseq.models
@@ -21,7 +20,6 @@ from tests.support.trained import task, trained
 
 FOLDABLE = [(name, variant) for name, variant in VARIANTS if name in foldable()]
 NOT_FOLDABLE = [name for name in dict(VARIANTS) if name not in foldable()]
-HERE = Path("checkpoint.pt")
 EPS = 5e-5
 """What LayerNorm's eps makes of a residual weight that is one number (1e-4 is promised)."""
 ROUNDING = 5e-6
@@ -29,7 +27,7 @@ ROUNDING = 5e-6
 
 def stock(state: dict[str, Any]) -> Any:
     """fairseq's own model of the same numbers; every parameter has its place."""
-    folded, args = fold_model(state, HERE)
+    folded, args = fold_model(state)
     with quiet():
         model = fairseq.models.build_model(args, task()).eval()
     model.load_state_dict(folded.weights)
@@ -90,7 +88,7 @@ def test_so_they_do_whatever_the_embeddings_and_the_shape(
 def test_a_scheme_that_no_stock_layer_computes_is_refused_with_the_reason(name: str) -> None:
     _, state = trained(residual_scheme=name)
     with pytest.raises(ValueError, match=f"--residual-scheme {name} cannot .*: .*schemes that can"):
-        fold_model(state, HERE)
+        fold_model(state)
 
 
 @pytest.mark.parametrize("name", [*foldable(), "normformer"])
@@ -147,13 +145,13 @@ def test_a_table_that_both_sides_must_share_is_refused_where_they_would_differ()
     _, state = trained(residual_scheme="admin")
     state["cfg"]["model"].merge_src_tgt_embed = True
     with pytest.raises(ValueError, match="--merge-src-tgt-embed keeps one table"):
-        fold_model(state, HERE)
+        fold_model(state)
 
 
 def test_half_precision_weights_are_divided_in_float32() -> None:
     _, state = trained()
     half = {name: weight.half() for name, weight in state["model"].items()}
-    folded, _ = fold_model({**state, "model": half}, HERE)
+    folded, _ = fold_model({**state, "model": half})
     name = "encoder.layers.0.fc2.weight"
     alpha = state["cfg"]["model"].residual_record["alphas"]["encoder"]
     assert torch.equal(folded.weights[name], half[name].float() * (1 / alpha))
@@ -171,7 +169,7 @@ def test_a_stock_checkpoint_names_nothing_of_ours() -> None:
         "common": {"user_dir": "somewhere/fairseq_deepnet"},
         "task": Namespace(_name="translation"),
     }
-    config = stock_checkpoint(state, HERE)["cfg"]
+    config = stock_checkpoint(state)["cfg"]
     assert config["criterion"]["_name"] == "label_smoothed_cross_entropy"
     assert config["optimizer"]["_name"] == "adam"
     words = repr(config)

@@ -115,7 +115,7 @@ def export(
         **made_now(),
     }
     if form == "fairseq":
-        result = stock_checkpoint(state, model.path) | {"export": record}
+        result = stock_checkpoint(state) | {"export": record}
         output.parent.mkdir(parents=True, exist_ok=True)
         save_checkpoint(result, output)
     else:

@@ -5,20 +5,15 @@ from __future__ import annotations
 import argparse
 from argparse import Namespace
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
-import torch
 from fairseq.models import MODEL_REGISTRY
-from torch import Tensor
 
 from fairseq_deepnet.checkpoints import model_arguments
-from fairseq_deepnet.files import shown
 from fairseq_deepnet.models.options import KIND_OF, ModelKind, model_name
 from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.stock_names import STOCK_NAMES, in_stock_names
 from fairseq_deepnet.tools.export.folding import Folded, fold
-from fairseq_deepnet.tools.standalone import build_from_arguments
 
 _RECORDS: Final = ("residual_record", "dictionary_record")
 """Keys that a model records in addition to its options."""
@@ -42,35 +37,18 @@ def kind_of(args: Namespace) -> ModelKind:
     return KIND_OF[name]
 
 
-def fold_model(state: Mapping[str, Any], path: Path) -> tuple[Folded, Namespace]:
+def fold_model(state: Mapping[str, Any]) -> tuple[Folded, Namespace]:
     """Return the stock weights of a checkpoint's model and its stock arguments.
 
     Raises:
-        ValueError: if no stock layer can compute the model, or its weights do not fit its options.
+        ValueError: if no stock layer can compute the model.
     """
     args = required_arguments(state)
     kind = kind_of(args)
-    refuse_other_weights(state["model"], args, path)
     if model_name(args) == kind.stock:
         return Folded(dict(state["model"])), args
     folded = fold(state["model"], args, scheme_of(args, kind.sides))
     return folded, stock_arguments(args, kind, folded.options)
-
-
-def refuse_other_weights(weights: Mapping[str, Tensor], args: Namespace, path: Path) -> None:
-    """Raise ValueError for weights that are missing or of another shape than `args` describe."""
-    sizes = [len(weights[name]) for name in weights if name.endswith("embed_tokens.weight")]
-    no_files = {"encoder_embed_path": None, "decoder_embed_path": None}
-    # fairseq's roberta copies its initial weights through the host
-    device = "cpu" if kind_of(args).stock == "roberta" else "meta"
-    with torch.device(device):
-        model = build_from_arguments(Namespace(**vars(args) | no_files), sizes[0], sizes[-1])
-    tensors = {**weights}
-    model.upgrade_state_dict(tensors)  # an old checkpoint names a tied table once
-    for name, expected in model.state_dict().items():
-        shape = tensors[name].shape if name in tensors else None
-        if shape != expected.shape:
-            raise ValueError(f"{shown(path)}: {name} is {shape}, and not {expected.shape}")
 
 
 def stock_arguments(args: Namespace, kind: ModelKind, options: Mapping[str, Any]) -> Namespace:
@@ -88,7 +66,7 @@ def _options(model: str) -> set[str]:
     return {action.dest for action in parser._actions}
 
 
-def stock_checkpoint(state: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def stock_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a checkpoint of a stock model that computes the same function as the model in `state`.
 
     It has no optimiser state and no meters: it can translate and be fine-tuned, but not resumed.
@@ -97,7 +75,7 @@ def stock_checkpoint(state: Mapping[str, Any], path: Path) -> dict[str, Any]:
     Raises:
         ValueError: if no stock layer can compute the model.
     """
-    folded, args = fold_model(state, path)
+    folded, args = fold_model(state)
     config: dict[str, Any] = {
         part: dict(vars(values)) if isinstance(values, Namespace) else values
         for part, values in (state.get("cfg") or {}).items()

@@ -87,7 +87,7 @@ def stock_translator(
     own = required_arguments(state)
     if kind_of(own) is not ENCODER_DECODER:
         raise ValueError(f"{engine} cannot translate with {model_name(own)}; use --to fairseq")
-    folded, args = fold_model(state, model.path)
+    folded, args = fold_model(state)
     vocabularies = read_vocabularies(model.path, data, engine)
     words = {"source": vocabularies.source, "target": vocabularies.target}
     refuse_others(getattr(own, DICTIONARY_RECORD, None), words)
