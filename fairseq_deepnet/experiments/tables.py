@@ -207,8 +207,8 @@ def _endings(runs: pd.DataFrame) -> list[str]:
 
 def _by_scheme_and_depth(table: str, runs: pd.DataFrame) -> list[Table]:
     # the paper reports BLEU of tokens where the data are words
-    for name in ("bleu", "bleu_signature"):
-        runs[name] = runs[name.replace("bleu", "bleu_tokenised")].fillna(runs[name])
+    names = {"bleu": "bleu_tokenised", "bleu_signature": "bleu_tokenised_signature"}
+    runs = runs.assign(**{name: runs[own].fillna(runs[name]) for name, own in names.items()})
     return build(table, runs, "scheme", "depth", "bleu", is_published=True)
 
 
@@ -245,7 +245,7 @@ def _depth(runs: pd.DataFrame) -> list[Table]:
     for table in tables:
         runs_of = ", ".join(chosen["run"])
         table.notes.append(f"runs whose options gave the lowest last validation loss: {runs_of}")
-    return tables + by_factors(runs, is_merged=False)  # panels differ in more than their factors
+    return tables + by_factors(runs, merge=False)  # panels differ in more than their factors
 
 
 def best(runs: pd.DataFrame) -> pd.DataFrame:
@@ -270,18 +270,18 @@ def in_panels(runs: pd.DataFrame, *names: str) -> pd.DataFrame:
     return runs[places.map(lambda panels: bool(panels & set(names)))]
 
 
-def by_factors(runs: pd.DataFrame, is_merged: bool = True) -> list[Table]:
+def by_factors(runs: pd.DataFrame, merge: bool = True) -> list[Table]:
     """Build tables of the first factor by the second, for all values of the others.
 
     A single factor gives a column per measure.
 
     Args:
-        is_merged: if True, panels with the same factors are one table
+        merge: if True, panels with the same factors are one table
     """
     groups: dict[str, list[str]] = {}
     for place in dict.fromkeys(" ".join(runs["panels"]).split()):
         panel, _, factors = place.partition(":")
-        groups.setdefault(factors if is_merged else place, []).append(panel)
+        groups.setdefault(factors if merge else place, []).append(panel)
     tables = []
     for key, panels in groups.items():
         here, (row, *others) = in_panels(runs, *panels), key.rpartition(":")[2].split(",")

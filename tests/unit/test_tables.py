@@ -87,19 +87,16 @@ def test_table_1_cell_by_cell(table1: Path) -> None:
     assert line_of("DeepNet", text)[1:] == ["27.25 [27.8]", "29.00 [28.8]", "- [29.0]", "- [28.9]"]
     post_ln = ["- [28.1]", "diverged [diverged]", "diverged [diverged]", "- [diverged]"]
     assert line_of("Vanilla Post-LN", text)[1:] == post_ln
-    assert f"{SIGNATURE}, test set, 1,000 sentences, beam 5" in text
+    scored = "scored, deepnorm_18l, deepnorm_6l, post-ln-init_6l, post-ln_50l"
+    assert f"{scored}: {SIGNATURE}, test set, 1,000 sentences, beam 5" in text
     assert "in brackets: arXiv 2203.00555, table 1: tokenised BLEU" in text
     assert "pre-ln_6l: why pre-ln_6l" in text
     assert "deepnorm_6l: why" not in text
-
-
-def test_the_paper_s_kind_of_bleu_is_shown_where_a_score_has_it(table1: Path) -> None:
-    run = table1 / "deepnorm_6l"
-    write_score(run, 27.25, bleu_tokenised=28.0, bleu_tokenised_signature="multi-bleu")
+    # a score of tokens is the paper's kind
+    more = {"bleu_tokenised": 28.0, "bleu_tokenised_signature": "multi-bleu"}
+    write_score(table1 / "deepnorm_6l", 27.25, **more)
     assert entry(rows_of(table1), "deepnorm", "6") == ("28", "27.8", "0.2", "done")
-    text = text_of(table1)
-    assert "scored, deepnorm_6l: multi-bleu, test set" in text
-    assert f"scored, deepnorm_18l, post-ln-init_6l, post-ln_50l: {SIGNATURE}" in text
+    assert "scored, deepnorm_6l: multi-bleu, test set" in text_of(table1)
 
 
 def test_figure_7_reads_validation_losses_at_the_paper_s_updates(tmp_path: Path) -> None:
@@ -270,35 +267,29 @@ def test_the_law_of_depth_is_fitted_to_each_row_with_the_paper_s_beside(tmp_path
 # Runs of no sweep, and the command.
 
 
-def test_runs_of_no_sweep_are_compared_line_by_line(tmp_path: Path) -> None:
+def test_runs_of_no_sweep_are_compared_line_by_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, losses = tmp_path / "first", {50: math.nan, 100: 4.5, 200: 4.25, 300: 4.4}
     write_config(first, encoder_layers=18, decoder_layers=18, residual_scheme="pre-ln")
     write_log(first, losses)
-    write_score(first, 36.0113, updates=300)
+    score = first / write_score(first, 36.0113, updates=300)
     ended.write(first, ended.Why.COMPLETE, 300)
     write_config(tmp_path / "second")
     write_log(tmp_path / "second", {100: 5.0})
     text = text_of(tmp_path)
     # the lowest of the finite losses
-    assert line_of("first", text)[1:] == [
-        *("18L-18L", "pre-ln", "1234567", "300", "2.750", "36.011", "50"),
-    ]
+    line = ["18L-18L", "pre-ln", "1234567", "300", "2.750", "36.011", "50"]
+    assert line_of("first", text)[1:] == line
     assert "second: stopped at update 100" in text
     assert f"scored, first: {SIGNATURE}" in text
-
-
-def test_a_run_of_no_sweep_has_its_default_score_or_the_one_that_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_config(tmp_path / "run")
-    write_log(tmp_path / "run", {100: 4.0})
-    default = tmp_path / "run" / write_score(tmp_path / "run", 91.03)
-    other = default.with_name("test.checkpoint_best.beam5.lenpen1.max-len-b3.json")
-    default.rename(other)
-    assert cli.main(["report", str(tmp_path / "run")]) == 0
+    # not the default request, so it has to be named
+    other = score.with_name("test.checkpoint_best.beam5.lenpen1.max-len-b3.json")
+    score.rename(other)
+    assert cli.main(["report", str(first)]) == 0
     assert f"--score chooses one of {other.stem}" in capsys.readouterr().err
-    assert cli.main(["report", str(tmp_path / "run"), "--score", other.stem]) == 0
-    assert "91.03" in capsys.readouterr().out
+    assert cli.main(["report", str(first), "--score", other.stem]) == 0
+    assert line_of("first", capsys.readouterr().out)[1:] == line
 
 
 def test_results_csv_replaces_its_run_folders(

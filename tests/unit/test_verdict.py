@@ -16,16 +16,11 @@ FALLING = [(update, 9.0 - update / 50) for update in range(10, 210, 10)]
 
 
 def why(
-    folder: Path,
-    train: Points,
-    valid: Points,
-    warmup: int = 0,
-    unigram: float | None = None,
-    crashed: bool = False,
+    folder: Path, train: Points, valid: Points, crashed: bool = False, **more: Any
 ) -> str | None:
-    config = Config("x", {"warmup-updates": warmup}, {})
-    run = Run(folder, config, train_nll=train, valid_nll=valid, unigram=unigram)
-    return run.why_diverged(crashed)
+    """Judge a run; `more` are its warm-up and unigram level."""
+    config = Config("x", {"warmup-updates": more.pop("warmup", 0)}, {})
+    return Run(folder, config, train_nll=train, valid_nll=valid, **more).why_diverged(crashed)
 
 
 def report(run: Path, *events: dict[str, Any]) -> None:
@@ -87,4 +82,4 @@ def test_a_model_that_only_knows_word_frequencies_has_stalled(
     # during the warm-up, without a level and after a crash nothing is known
     assert why(tmp_path, FALLING, losses, warmup=400, unigram=8.33) is None
     assert why(tmp_path, FALLING, losses, warmup=50) is None
-    assert why(tmp_path, FALLING, losses, 50, 8.33, crashed=True) is None
+    assert why(tmp_path, FALLING, losses, True, unigram=8.33) is None
