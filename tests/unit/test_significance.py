@@ -147,6 +147,10 @@ def test_scores_that_do_not_belong_together_are_refused(tmp_path: Path, runs: li
         write_lines(text, lines)
         with pytest.raises(ValueError, match=message):
             compared(runs, samples=50)
+    with pytest.raises(ValueError, match="a test needs two scored systems"):
+        find_systems(runs[:1])
+    with pytest.raises(ValueError, match="is no score of one direction"):
+        find_systems([runs[0], tmp_path / "text" / "test.en"])
 
 
 def test_the_command_prints_a_table_and_writes_markdown_and_csv(
@@ -165,16 +169,3 @@ def test_the_command_prints_a_table_and_writes_markdown_and_csv(
     assert (tmp_path / "new" / "report.md").read_text(encoding="utf-8") == caught.out
     frame = pd.read_csv(tmp_path / "new" / "report.csv").set_index("system")
     assert frame["bleu"]["b"] == pytest.approx(90.1951, abs=1e-3)
-
-
-def test_bad_input_is_refused_in_one_line(
-    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for second, message in (
-        (runs[0], "a test needs two scored systems"),
-        (tmp_path / "text" / "test.en", "test.en is no score"),
-        (tmp_path / "none", "none is no run folder"),
-    ):
-        assert cli.main(["report", "--significance", str(runs[0]), str(second)]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert message in line
