@@ -1,4 +1,4 @@
-"""transformers, where it is installed."""
+"""transformers, if it is installed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 
 def import_transformers() -> Any:
-    """Return the package; the tests of the module that calls this are skipped without it.
+    """Return the package; without it, skip the tests of the module that calls this.
 
-    Most of its models import torchaudio if it is there, which fairseq brings, in whatever build:
-    one that was built for another torch than the installed one is left out.
+    Most of its models import torchaudio, which fairseq requires. A build of torchaudio for another
+    torch is hidden.
     """
     try:
         import torchaudio  # noqa: F401

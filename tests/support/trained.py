@@ -1,4 +1,4 @@
-"""Models that look trained, and checkpoints and runs of them, without any training."""
+"""Models with weights as after training, and checkpoints and runs of them, without training."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from tests.support.models import SYMBOLS, small, stir
 
 
 def task(data: Path | None = None) -> Any:
-    """What a model is built for: a made-up dictionary, or those of a data folder."""
-    found: Any = standalone.VocabularyTask(4 + SYMBOLS)
+    """Return a task with an invented dictionary, or with those of a data folder."""
+    result: Any = standalone.VocabularyTask(4 + SYMBOLS)
     if data is not None and (data / "dict.txt").is_file():  # many languages
-        found.source_dictionary = found.target_dictionary = Dictionary.load(str(data / "dict.txt"))
+        result.source_dictionary = result.target_dictionary = Dictionary.load(
+            str(data / "dict.txt")
+        )
         for language in (data / "languages.txt").read_text(encoding="utf-8").split():
-            found.source_dictionary.add_symbol(f"__{language}__")
+            result.source_dictionary.add_symbol(f"__{language}__")
     elif data is not None:
-        found.source_dictionary = Dictionary.load(str(data / "dict.de.txt"))
-        found.target_dictionary = Dictionary.load(str(data / "dict.en.txt"))
-    return found
+        result.source_dictionary = Dictionary.load(str(data / "dict.de.txt"))
+        result.target_dictionary = Dictionary.load(str(data / "dict.en.txt"))
+    return result
 
 
 def trained(
@@ -36,9 +38,9 @@ def trained(
     about: dict[str, Any] | None = None,
     **options: Any,
 ) -> tuple[Any, dict[str, Any]]:
-    """A model whose weights look trained, and what a checkpoint of it holds.
+    """Return a model with weights as after training, and the content of its checkpoint.
 
-    `about` are options of its task; German to English where None.
+    `about` contains the options of its task; German to English by default.
     """
     torch.manual_seed(1)
     args = Namespace(arch=arch, _name=arch, **small(**options))
@@ -62,7 +64,7 @@ def trained(
 
 
 def make_trained_run(run: Path, data: Path, **options: Any) -> Any:
-    """A run folder with one checkpoint of such a model, which is returned."""
+    """Write a run folder with one checkpoint of such a model, and return the model."""
     model, state = trained(data=data, **options)
     (run / "checkpoints").mkdir(parents=True)
     save_checkpoint(state, run / "checkpoints" / "checkpoint_best.pt")

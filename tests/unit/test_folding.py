@@ -21,12 +21,12 @@ from tests.support.trained import task, trained
 FOLDABLE = [(name, variant) for name, variant in VARIANTS if name in foldable()]
 NOT_FOLDABLE = [name for name in dict(VARIANTS) if name not in foldable()]
 EPS = 5e-5
-"""What LayerNorm's eps makes of a residual weight that is one number (1e-4 is promised)."""
+"""Effect of LayerNorm's eps if the residual weight is a number (the docs promise 1e-4)."""
 ROUNDING = 5e-6
 
 
 def stock(state: dict[str, Any]) -> Any:
-    """fairseq's own model of the same numbers; every parameter has its place."""
+    """Return fairseq's own model with the folded weights, which match its parameters exactly."""
     folded, args = fold_model(state)
     with quiet():
         model = fairseq.models.build_model(args, task()).eval()
@@ -37,11 +37,11 @@ def stock(state: dict[str, Any]) -> Any:
 
 @torch.no_grad()
 def difference(ours: Any, folded: Any, **batch: Tensor) -> float:
-    """The largest between two models' log-probabilities of real positions."""
+    """Return the largest difference of log-probabilities, padding excluded."""
     pad = 1
-    found = [model.get_normalized_probs(model(**batch), True) for model in (ours, folded)]
+    outputs = [model.get_normalized_probs(model(**batch), True) for model in (ours, folded)]
     real = next(batch[name] for name in ("prev_output_tokens", "src_tokens") if name in batch)
-    return float((found[0] - found[1])[real.ne(pad)].abs().max())
+    return float((outputs[0] - outputs[1])[real.ne(pad)].abs().max())
 
 
 @pytest.mark.parametrize(("name", "variant"), FOLDABLE)
@@ -56,7 +56,7 @@ def test_stock_layers_give_the_same_log_probabilities(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["deepnorm", "admin", "admin-log", "pre-ln"])
-def test_a_hundred_layers_a_side_do_it_as_well(name: str, batch: dict[str, Tensor]) -> None:
+def test_a_hundred_layers_per_side_give_them_too(name: str, batch: dict[str, Tensor]) -> None:
     ours, state = trained(residual_scheme=name, encoder_layers=100, decoder_layers=100)
     assert difference(ours, stock(state), **batch) < 1e-4
 
@@ -77,7 +77,7 @@ def test_a_hundred_layers_a_side_do_it_as_well(name: str, batch: dict[str, Tenso
     ],
     ids=lambda options: "+".join(f"{key}={value}" for key, value in options.items()),
 )
-def test_so_they_do_whatever_the_embeddings_and_the_shape(
+def test_embeddings_and_shapes_make_no_difference(
     name: str, options: dict[str, Any], batch: dict[str, Tensor]
 ) -> None:
     ours, state = trained(residual_scheme=name, **options)
@@ -116,7 +116,7 @@ def test_a_masked_language_model_folds_too(
     assert gap.abs().max() < EPS
 
 
-def test_alpha_is_the_one_that_was_trained_with_not_that_of_the_depth(
+def test_alpha_is_that_of_training_and_not_that_of_the_depth(
     batch: dict[str, Tensor],
 ) -> None:
     ours, state = trained()
@@ -129,7 +129,7 @@ def test_alpha_is_the_one_that_was_trained_with_not_that_of_the_depth(
     assert difference(ours, stock(state), **batch) < EPS
 
 
-def test_one_number_is_folded_within_a_layer_so_that_layers_may_be_left_out(
+def test_a_number_is_folded_within_a_layer_so_that_layers_can_be_dropped(
     batch: dict[str, Tensor],
 ) -> None:
     _, state = trained(encoder_layers=3, decoder_layers=3)
@@ -141,7 +141,7 @@ def test_one_number_is_folded_within_a_layer_so_that_layers_may_be_left_out(
     assert difference(ours, folded, **batch) < EPS
 
 
-def test_a_table_that_both_sides_must_share_is_refused_where_they_would_differ() -> None:
+def test_a_shared_table_is_refused_if_the_sides_would_differ() -> None:
     _, state = trained(residual_scheme="admin")
     state["cfg"]["model"].merge_src_tgt_embed = True
     with pytest.raises(ValueError, match="--merge-src-tgt-embed keeps one table"):
@@ -206,7 +206,7 @@ def test_the_last_map_of_every_branch_is_changed_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("weight", [0.0, math.nan, torch.tensor([1.0, math.nan])], ids=str)
-def test_a_residual_weight_that_divides_into_nothing_is_refused(weight: Any) -> None:
+def test_a_residual_weight_of_zero_or_nan_is_refused(weight: Any) -> None:
     with pytest.raises(ValueError, match=r"layers\.1\.ffn: the residual's weight is 0"):
         check_divisor(weight, "layers.1.ffn")
     check_divisor(-1.5, "layers.1.ffn")
