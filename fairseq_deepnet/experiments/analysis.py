@@ -25,7 +25,7 @@ from typing import Any, Final
 from fairseq_deepnet.experiments import paper, results
 from fairseq_deepnet.experiments.paper import Key
 from fairseq_deepnet.experiments.results import Run
-from fairseq_deepnet.experiments.tables import trained
+from fairseq_deepnet.experiments.tables import describe_settings
 from fairseq_deepnet.files import say, shown, write_text
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.records import Record
@@ -296,7 +296,7 @@ def run(args: argparse.Namespace) -> int:
     """Read the runs, print the table, write CSV and image."""
     runs = read_runs(args.runs)
     panels = make(args.figure, runs, window(args.figure, args.updates))
-    setting = trained(results.table_of([run.run for run in runs]))
+    setting = describe_settings(results.table_of([run.run for run in runs]))
     print(to_markdown(panels, setting), end="")
     out = args.out or args.runs
     out.mkdir(parents=True, exist_ok=True)

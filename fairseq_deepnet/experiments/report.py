@@ -25,37 +25,37 @@ from fairseq_deepnet.tools.scores import read_scores
 
 
 class Report(NamedTuple):
-    """Tables as Markdown, their entries as lines of a CSV, and the tables that have a figure."""
+    """Tables as Markdown, their entries as lines of a CSV, and the tables that are plotted."""
 
     texts: list[str]
     entries: list[pd.DataFrame]
-    drawn: Sequence[Table] = ()
+    plots: Sequence[Table] = ()
 
     def save(self, folder: Path) -> None:
         """Write report.md, report.csv, and NAME.png for each figure."""
         texts = list(self.texts)
-        for table in self.drawn:
+        for table in self.plots:
             save_image(figures.against_depth(table), folder / f"{table.name}.png")
             texts.append(f"![{table.name}]({table.name}.png)\n")
         entries = pd.concat(self.entries) if self.entries else pd.DataFrame()
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "report.csv", entries.to_csv(index=False, float_format="%.6g"))
         write_text(folder / "report.md", "\n".join(texts))
-        say(f"written: {shown(folder / 'report.md')}, report.csv, {len(self.drawn)} figures")
+        say(f"written: {shown(folder / 'report.md')}, report.csv, {len(self.plots)} figures")
 
 
 def make(runs: pd.DataFrame) -> Report:
     """Return all tables for rows of results.csv."""
-    texts, shown_tables = [], []
+    texts, all_tables = [], []
     for sweep, rows in runs.groupby("sweep", dropna=False, sort=False):
         if pd.isna(sweep):
             texts.append(tables.side_by_side(rows))
             continue
         members = tables.tables_of(str(sweep), rows)
         texts += [table.markdown() for table in members]
-        shown_tables += members
-    entries = [table.entries.drop(columns="text") for table in shown_tables]
-    return Report(texts, entries, [table for table in shown_tables if table.by_depth()])
+        all_tables += members
+    entries = [table.entries.drop(columns="text") for table in all_tables]
+    return Report(texts, entries, [table for table in all_tables if table.by_depth()])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

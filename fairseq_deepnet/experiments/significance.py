@@ -40,7 +40,7 @@ NOTES: Final = (
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredRun:
     """Translations of a test set by one run.
 
     Args:
@@ -64,7 +64,7 @@ class Scored:
     decoding: str
 
 
-Systems = dict[str, list[Scored]]
+Systems = dict[str, list[ScoredRun]]
 """Name of a system -> its runs, which differ only in their seed; the baseline is first."""
 
 
@@ -112,7 +112,7 @@ def compare(systems: Systems, samples: int | None = None) -> tuple[pd.DataFrame,
     first = next(iter(systems.values()))[0]
     tokenizer = scoring.check_tokenizer(first.signature.get("tok", "13a"))
     bleu = BLEU(tokenize=tokenizer, lowercase=first.signature.get("case") == "lc")
-    scores = [[_scored_again(run, bleu) for run in runs] for runs in systems.values()]
+    scores = [[_recompute_bleu(run, bleu) for run in runs] for runs in systems.values()]
     texts: list[Any] = [
         (name, list(zip(*(run.hypotheses for run in runs), strict=True)))
         for name, runs in systems.items()
@@ -142,7 +142,7 @@ def compare(systems: Systems, samples: int | None = None) -> tuple[pd.DataFrame,
     return frame, notes
 
 
-def _scored_again(run: Scored, bleu: Any) -> float:
+def _recompute_bleu(run: ScoredRun, bleu: Any) -> float:
     """Return the exact BLEU of a run; raise ValueError if the recorded score differs."""
     score = math.nan
     if len(run.hypotheses) == len(run.references):
@@ -173,7 +173,7 @@ def find_systems(targets: Sequence[Path]) -> tuple[Systems, list[str]]:
                 files.append(path / score.file if score else path)
             else:
                 notes.append(f"{shown(path)} is not scored")
-    scored = [read_scored(path) for path in {path.resolve(): path for path in files}.values()]
+    scored = [read_scored_run(path) for path in {path.resolve(): path for path in files}.values()]
     systems = _grouped(scored)
     if len(systems) < 2:
         raise ValueError("; ".join(["a test needs two scored systems: name more runs", *notes]))
@@ -196,7 +196,7 @@ def find_systems(targets: Sequence[Path]) -> tuple[Systems, list[str]]:
     return systems, notes
 
 
-def read_scored(file: Path) -> Scored:
+def read_scored_run(file: Path) -> ScoredRun:
     """Read a score with its hypotheses and references."""
     try:
         record = json.loads(file.read_bytes())
@@ -212,7 +212,7 @@ def read_scored(file: Path) -> Scored:
         options = in_stock_names(config.options)
         seed = str(options.pop("seed", "?"))
         settings = json.dumps([options, config.recipe, file.name], sort_keys=True, default=str)
-    return Scored(
+    return ScoredRun(
         file=file,
         name=(run or folders[1]).name,
         seed=seed,
@@ -225,9 +225,9 @@ def read_scored(file: Path) -> Scored:
     )
 
 
-def _grouped(scored: Sequence[Scored]) -> Systems:
+def _grouped(scored: Sequence[ScoredRun]) -> Systems:
     """Group runs that differ only in their seed; a name that two systems have becomes a path."""
-    groups: dict[str, list[Scored]] = {}
+    groups: dict[str, list[ScoredRun]] = {}
     for run in scored:
         groups.setdefault(run.settings, []).append(run)
     names = [runs[0].name for runs in groups.values()]

@@ -23,7 +23,7 @@ MISSING: Final = "-"
 BAD: Final = {Status.FAILED: "crashed", Status.DIVERGED: "diverged"}
 """Status of an unsuccessful run -> its word in a table."""
 _CHOSEN: Final = ["lr", "adam-eps", "freeze-norms", "max-update"]
-"""Options among which `best` chooses in each place."""
+"""Options among which `choose_best` chooses in each place."""
 _PAPERS_LAWS: Final = {"fig6": ("deepnorm", "layers per side"), "fig8": ("average", "layers")}
 """Published figure -> the line that a law of depth is fitted to, and the unit of its depths."""
 MEASURES: Final = {
@@ -88,7 +88,7 @@ def layout(title: str, grid: pd.DataFrame, notes: Sequence[str], **form: Any) ->
 # From rows of results.csv to a table.
 
 
-def numbers(runs: pd.DataFrame, measure: str) -> pd.Series:
+def finite_values(runs: pd.DataFrame, measure: str) -> pd.Series:
     """Return the finite values of a measure over the successful runs."""
     values = pd.to_numeric(runs[measure].where(runs["status"] == Status.DONE))
     return values[values.abs() < math.inf]
@@ -96,7 +96,7 @@ def numbers(runs: pd.DataFrame, measure: str) -> pd.Series:
 
 def _entry(runs: pd.DataFrame, measure: str, published: float | str | None) -> dict[str, Any]:
     """Return an entry: the mean over the successful runs, and how many others there are."""
-    values = numbers(runs, measure)
+    values = finite_values(runs, measure)
     ours, deviation = values.mean(), values.std()
     order = (*BAD, Status.UNFINISHED, Status.DONE)
     text = f"{ours:.2f}" if len(values) else MISSING
@@ -155,18 +155,18 @@ def build(
             table.notes.append("read off the paper's plot, to about 0.1 BLEU or 0.01 of a loss")
     measures = table.entries["measure"].unique()
     table.notes += [f"{name}: {MEASURES[name]}" for name in measures]
-    table.notes.append(f"trained: {trained(runs)}")
+    table.notes.append(f"trained: {describe_settings(runs)}")
     table.notes.append("mean ±sample standard deviation over the seeds that ended well")
-    table.notes += _scores(runs) if "bleu" in measures else []
+    table.notes += _describe_scores(runs) if "bleu" in measures else []
     if has_law:
         laws = {key: paper.fit(rows["ours"].dropna()) for key, rows in table.by_depth().items()}
         table.laws = {key: law for key, law in laws.items() if law is not None}
-        table.notes += _laws(table)
-    table.notes += _endings(runs)
+        table.notes += _describe_laws(table)
+    table.notes += _list_failures(runs)
     return [table]
 
 
-def _laws(table: Table) -> list[str]:
+def _describe_laws(table: Table) -> list[str]:
     """Return the fitted laws of depth, and those of the paper's lines."""
     notes = ["L(d) = A log(d) + B, natural logarithm, least squares over the depths above"]
     notes += [f"ours, {line}: {law}" for line, law in table.laws.items()]
@@ -178,7 +178,7 @@ def _laws(table: Table) -> list[str]:
     return notes
 
 
-def _scores(runs: pd.DataFrame) -> list[str]:
+def _describe_scores(runs: pd.DataFrame) -> list[str]:
     """Describe how scores were obtained: signature, text, search, model, data."""
     notes = []
     scored = runs.dropna(subset=["scored"]).fillna({"bleu_signature": "", "data": ""})
@@ -187,7 +187,7 @@ def _scores(runs: pd.DataFrame) -> list[str]:
     return notes
 
 
-def trained(runs: pd.DataFrame) -> str:
+def describe_settings(runs: pd.DataFrame) -> str:
     """Summarise the settings of runs, with all values that occur."""
     texts = []
     for name in ("shape", "max-update", "tokens", "lr", "warmup-updates", "data", "seed"):
@@ -196,7 +196,7 @@ def trained(runs: pd.DataFrame) -> str:
     return "; ".join(texts)
 
 
-def _endings(runs: pd.DataFrame) -> list[str]:
+def _list_failures(runs: pd.DataFrame) -> list[str]:
     """Return a line per run that is not done, with the reason."""
     bad = runs[runs["status"] != Status.DONE].drop_duplicates("run")
     return [f"{run}: {why or s}" for run, why, s in bad[["run", "reason", "status"]].to_numpy()]
@@ -238,7 +238,7 @@ def _table2(runs: pd.DataFrame) -> list[Table]:
 
 
 def _depth(runs: pd.DataFrame) -> list[Table]:
-    chosen = best(in_panels(runs, "law", "norms", "epsilon", "thousand"))
+    chosen = choose_best(in_panels(runs, "law", "norms", "epsilon", "thousand"))
     axes = ("scheme", "depth")
     tables = build("depth", chosen, *axes, "bleu", has_law=True)
     tables += build("depth-nll", chosen, *axes, "valid_nll")
@@ -248,18 +248,18 @@ def _depth(runs: pd.DataFrame) -> list[Table]:
     return tables + by_factors(runs, merge=False)  # panels differ in more than their factors
 
 
-def best(runs: pd.DataFrame) -> pd.DataFrame:
+def choose_best(runs: pd.DataFrame) -> pd.DataFrame:
     """Return for each scheme and depth the runs with the options that validation prefers."""
     chosen = [
-        min((tried for _, tried in here.groupby(_CHOSEN, dropna=False, sort=False)), key=_loss)
-        for _, here in runs.groupby(["scheme", "depth"], sort=False)
+        min((group for _, group in place.groupby(_CHOSEN, dropna=False, sort=False)), key=_loss)
+        for _, place in runs.groupby(["scheme", "depth"], sort=False)
     ]
     return pd.concat(chosen) if chosen else runs
 
 
 def _loss(runs: pd.DataFrame) -> float:
     """Return the mean last validation loss over seeds; infinite if a run diverged."""
-    losses = numbers(runs, "valid_loss")
+    losses = finite_values(runs, "valid_loss")
     is_sound = len(losses) and not (runs["status"] == Status.DIVERGED).any()
     return float(losses.mean()) if is_sound else math.inf
 
@@ -321,5 +321,5 @@ def side_by_side(runs: pd.DataFrame) -> str:
     names = ["run", "layers", "scheme_or_arch", "parameters", "updates", "best_valid_nll"]
     names += ["bleu", "chrf"]
     notes = ["best_valid_nll: the lowest of the run, without label smoothing, in bits per token"]
-    notes += _scores(runs) + _endings(runs)
+    notes += _describe_scores(runs) + _list_failures(runs)
     return layout("Runs side by side", runs[names].convert_dtypes(), notes, floatfmt=".3f")

@@ -18,7 +18,7 @@ from tests.support.cells import write_cell
 def drawn(folder: Path) -> dict[str, Any]:
     """Return matplotlib's figures of a sweep, by name."""
     runs = results.table_of([results.read_run(run) for run in results.find_runs(folder)])
-    return {table.name: against_depth(table) for table in make(runs).drawn}
+    return {table.name: against_depth(table) for table in make(runs).plots}
 
 
 @pytest.fixture
