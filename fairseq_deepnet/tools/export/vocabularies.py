@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq import tasks
+from fairseq.data import Dictionary
 from fairseq.data.multilingual.multilingual_utils import get_lang_tok
 from torch import Tensor
 
@@ -49,20 +50,22 @@ def read_vocabularies(checkpoint: Path, folder: DataFolder, engine: str) -> Voca
         ValueError: if model and folder do not belong together, or `engine` does not support the
             language tokens.
     """
-    words = [str(folder.path.resolve()), *task_arguments(checkpoint, folder)]
+    words = task_arguments(checkpoint, folder)
+    if not folder.is_multilingual:
+        paths = [str(folder.path / f"dict.{language}.txt") for language in folder.languages]
+        source, target = (Dictionary.load(path).symbols for path in paths)
+        return Vocabularies(source, target, None)
+    first = folder.directions("train")[0]
+    words += ["--source-lang", first.source, "--target-lang", first.target]
     words += ["--path", str(checkpoint.resolve())]
-    if folder.is_multilingual:
-        first = folder.directions("train")[0]
-        words += ["--source-lang", first.source, "--target-lang", first.target]
     with fairseq_options.quiet():
-        task = tasks.setup_task(fairseq_options.parse_generation(words).task)
-    tokens: dict[str, Any] | None = None
-    if folder.is_multilingual:
-        if task.args.lang_tok_replacing_bos_eos:
-            raise ValueError(no_counterpart("--lang-tok-replacing-bos-eos", engine))
-        (source, target), style = task.args.langtoks["main"], task.args.lang_tok_style
-        names = {language: get_lang_tok(language, style) for language in folder.languages}
-        tokens = {"source": source or None, "target": bool(target), "tokens": names}
+        config = fairseq_options.parse_generation([str(folder.path.resolve()), *words])
+        task = tasks.setup_task(config.task)
+    if task.args.lang_tok_replacing_bos_eos:
+        raise ValueError(no_counterpart("--lang-tok-replacing-bos-eos", engine))
+    (before_source, before_target), style = task.args.langtoks["main"], task.args.lang_tok_style
+    names = {language: get_lang_tok(language, style) for language in folder.languages}
+    tokens = {"source": before_source or None, "target": bool(before_target), "tokens": names}
     return Vocabularies(task.source_dictionary.symbols, task.target_dictionary.symbols, tokens)
 
 
