@@ -165,34 +165,45 @@ def find_systems(targets: Sequence[Path]) -> tuple[Systems, list[str]]:
     each has), and notes about runs that were left out or decoded differently. Raises ValueError for
     fewer than two systems, and for scores that are not comparable.
     """
-    notes, files = [], []
+    notes: list[str] = []
+    files: dict[Path, Path] = {}
     for target in targets:
         for path in [target] if target.is_file() else find_runs(target):
             score = None if path.is_file() else read_run(path).score
             if path.is_file() or score:
-                files.append(path / score.file if score else path)
+                file = path / score.file if score else path
+                files[file.resolve()] = file
             else:
                 notes.append(f"{shown(path)} is not scored")
-    scored = [read_scored_run(path) for path in {path.resolve(): path for path in files}.values()]
-    systems = _grouped(scored)
-    if len(systems) < 2:
-        raise ValueError("; ".join(["a test needs two scored systems: name more runs", *notes]))
+    scored = list(map(read_scored_run, files.values()))
     for run in scored[1:]:
         pair = f"{shown(scored[0].file)} and {shown(run.file)}"
         if run.references != scored[0].references:
             raise ValueError(f"{pair} are scores of different test sets")
         if any(run.signature.get(key) != scored[0].signature.get(key) for key in ("tok", "case")):
             raise ValueError(f"{pair} have different signatures; score one again")
-    kinds = {name: ", ".join(sorted({r.decoding for r in runs})) for name, runs in systems.items()}
-    if len(set(kinds.values())) > 1:
-        notes += [f"decoded differently: {name}: {kind}" for name, kind in kinds.items()]
-    seeds = [{run.seed for run in runs} for runs in systems.values()]
-    common, fewest = set.intersection(*seeds), min(map(len, seeds))
-    for name, runs in systems.items():
+    groups: dict[str, list[ScoredRun]] = {}
+    for run in scored:
+        groups.setdefault(run.settings, []).append(run)
+    if len(groups) < 2:
+        raise ValueError("; ".join(["a test needs two scored systems: name more runs", *notes]))
+    names = [runs[0].name for runs in groups.values()]
+    seeds = [[run.seed for run in runs] for runs in groups.values()]
+    common, fewest = set.intersection(*map(set, seeds)), min(map(len, seeds))
+    systems = {}
+    for runs in groups.values():
+        runs.sort(key=lambda run: run.seed)
+        # a path if two systems have the same name
+        name = runs[0].name if names.count(runs[0].name) == 1 else shown(runs[0].file)
+        if len({run.seed for run in runs}) < len(runs):
+            raise ValueError(f"{name}: the same system with the same seed more than once")
         systems[name] = [run for run in runs if run.seed in common] if common else runs[:fewest]
         left_out = [run.seed for run in runs if run not in systems[name]]
         if left_out:
             notes.append(f"{name}: seed {', '.join(left_out)} is left out, as others lack it")
+    kinds = {name: ", ".join(sorted({r.decoding for r in runs})) for name, runs in systems.items()}
+    if len(set(kinds.values())) > 1:
+        notes += [f"decoded differently: {name}: {kind}" for name, kind in kinds.items()]
     return systems, notes
 
 
@@ -223,19 +234,3 @@ def read_scored_run(file: Path) -> ScoredRun:
         bleu=bleu,
         decoding=decoding(record),
     )
-
-
-def _grouped(scored: Sequence[ScoredRun]) -> Systems:
-    """Group runs that differ only in their seed; a name that two systems have becomes a path."""
-    groups: dict[str, list[ScoredRun]] = {}
-    for run in scored:
-        groups.setdefault(run.settings, []).append(run)
-    names = [runs[0].name for runs in groups.values()]
-    systems = {}
-    for runs in groups.values():
-        if len({run.seed for run in runs}) < len(runs):
-            files = ", ".join(shown(run.file) for run in runs)
-            raise ValueError(f"the same system with the same seed more than once: {files}")
-        name = runs[0].name if names.count(runs[0].name) == 1 else shown(runs[0].file)
-        systems[name] = sorted(runs, key=lambda run: run.seed)
-    return systems
