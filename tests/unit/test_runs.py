@@ -205,12 +205,16 @@ def test_a_divergence_whose_supervisor_was_killed_is_answered_at_the_next_start(
 
 def test_a_run_whose_last_checkpoint_is_at_the_end_is_complete(record: Recorder) -> None:
     record("--max-update", "300")
-    make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 300)
+    last = make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 300)
     assert record("--max-update", "300") == []
     assert "is complete at update 300" in record.said
     assert ended.is_complete(record.run)
-    # and more updates make it a run to go on with
-    assert record("--max-update", "400", resume="")
+    assert record("--max-update", "400", resume="")  # more updates: there is work left
+    assert not ended.is_complete(record.run)
+    # it was preempted before its last validation
+    owed = {"preempted": {"epoch": 1, "end_of_epoch": False}}
+    save_checkpoint({**load_checkpoint(last), "extra_state": owed}, last)
+    assert record("--max-update", "300", resume="")
     assert not ended.is_complete(record.run)
 
 
@@ -234,17 +238,6 @@ def test_a_run_that_began_elsewhere_resumes_by_the_same_command(record: Recorder
     assert "already has checkpoints; set RUN=FOLDER" in record.said
     assert record("--restore-file", "gone.pt", run=str(record.run.parent / "other")) is None
     assert "--restore-file gone.pt: there is no such file" in record.said
-
-
-def test_a_run_that_was_preempted_before_its_last_validation_is_not_complete(
-    record: Recorder,
-) -> None:
-    record("--max-update", "300")
-    last = make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 300)
-    owed = {"preempted": {"epoch": 1, "end_of_epoch": False}}
-    save_checkpoint({**load_checkpoint(last), "extra_state": owed}, last)
-    assert record("--max-update", "300")
-    assert not ended.is_complete(record.run)
 
 
 def test_a_damaged_last_checkpoint_is_fixed(record: Recorder) -> None:
@@ -290,23 +283,16 @@ def test_bad_input_is_one_line_and_leaves_no_run_folder(
     assert not record.run.exists()
 
 
-def fell_back(run: Path) -> None:
-    """As if the run had diverged and gone on with half its learning rate."""
-    write_record(run / fallbacks.NAME, {"history": [{"change": "lr*0.5", "from_update": 9}]})
-
-
-def test_fairseq_train_is_told_to_stop_where_the_supervisor_falls_back(record: Recorder) -> None:
-    command = record("--on-divergence", "fallback", "--fallbacks", "lr*0.5")
-    assert option(command, "--on-divergence") == "stop"
-    assert "--fallbacks" not in command
+def test_a_run_that_has_fallen_back_resumes_with_that(record: Recorder) -> None:
+    options = ["--lr", "0.1", "--on-divergence", "fallback", "--fallbacks", "lr*0.5"]
+    first = record(*options)
+    # fairseq-train itself stops; the supervisor falls back
+    assert option(first, "--on-divergence") == "stop"
+    assert "--fallbacks" not in first
     config = yaml.safe_load((record.run / "config.yaml").read_text(encoding="utf-8"))
     assert (config["on-divergence"], config["fallbacks"]) == ("fallback", "lr*0.5")
-
-
-def test_a_run_that_has_fallen_back_resumes_with_that(record: Recorder) -> None:
-    options = ["--lr", "0.1", "--on-divergence", "fallback"]
-    first = record(*options)
-    fell_back(record.run)
+    history = [{"change": "lr*0.5", "from_update": 9}]
+    write_record(record.run / fallbacks.NAME, {"history": history})
     assert record(*options) == [*first, "--lr=0.05", "--fallback-step=1"]
     assert "fallback 1: starting again from update 9" in record.said
     assert record("--lr", "0.1")[-2:] == ["--lr=0.05", "--fallback-step=1"]  # also without
