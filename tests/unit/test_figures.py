@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from fairseq_deepnet import cli
 from fairseq_deepnet.experiments import results
 from fairseq_deepnet.experiments.figures import against_depth
 from fairseq_deepnet.experiments.report import make
@@ -87,12 +86,3 @@ def test_the_paper_s_values_are_dotted_beside_ours_and_a_law_is_dashed(tmp_path:
     (law,) = [line for line in axes.lines if line.get_linestyle() == "--"]
     assert list(law.get_xdata()) == [6, 50]
     assert list(law.get_ydata()) == pytest.approx([28, 28])
-
-
-def test_the_command_writes_the_images_and_the_markdown_shows_them(
-    folder: Path, tmp_path: Path
-) -> None:
-    assert cli.main(["report", str(folder), f"--out={tmp_path / 'new'}"]) == 0
-    assert (tmp_path / "new" / "valid_nll.png").read_bytes().startswith(b"\x89PNG")
-    text = (tmp_path / "new" / "report.md").read_text(encoding="utf-8")
-    assert "![valid_nll](valid_nll.png)" in text

@@ -17,14 +17,12 @@ from fairseq_deepnet.experiments.report import Report, make
 from fairseq_deepnet.experiments.tables import MEASURES
 from tests.support.cells import SIGNATURE, write_cell, write_config, write_log, write_score
 
-Rows = list[dict[str, Any]]
-
 
 def report_of(folder: Path) -> Report:
     return make(results.table_of(list(map(results.read_run, results.find_runs(folder)))))
 
 
-def rows_of(folder: Path) -> Rows:
+def rows_of(folder: Path) -> list[dict[str, str]]:
     lines = pd.concat(report_of(folder).entries).to_csv(float_format="%.6g")
     return pd.read_csv(io.StringIO(lines), dtype=str, keep_default_na=False).to_dict("records")
 
@@ -39,7 +37,9 @@ def line_of(start: str, text: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def entry(rows: Rows, row: str, column: str, table: str | None = None) -> tuple[str, ...]:
+def entry(
+    rows: list[dict[str, str]], row: str, column: str, table: str | None = None
+) -> tuple[str, ...]:
     """Return our mean, the paper's number, the difference and the status."""
     (match,) = [
         item
@@ -237,16 +237,6 @@ def test_of_several_options_those_that_end_best_on_validation_are_shown(tmp_path
     assert best == ["30", "27", "24"]
     chosen = "the lowest last validation loss: law_18_1e-3, norms_50_1e-3, law_6_2e-3"
     assert chosen in text_of(tmp_path)
-
-
-def test_the_law_of_depth_is_fitted_to_each_row_with_the_paper_s_beside(tmp_path: Path) -> None:
-    for depth in (6, 18, 100):  # 2 ln(d) + 3
-        tried(tmp_path, depth, "1e-3", [4.0], 3 + 2 * math.log(depth))
-    tried(tmp_path, 50, "1e-3", [9.0], 0.1, status="diverged")  # no point of the law
-    text = text_of(tmp_path)
-    assert "deepnorm: A = 2.00, B = 3.00 (3 points, root mean square error 0.00)" in text
-    # least squares by hand of the digitised points
-    assert "the paper's figure 8, average (d: layers): A = 1.59, B = 21.92" in text
 
 
 # Runs of no sweep, and the command.
