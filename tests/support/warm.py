@@ -1,10 +1,10 @@
-"""The project's commands without their start of three seconds, which is torch's and fairseq's.
+"""The project's commands without their start-up of three seconds, which is torch's and fairseq's.
 
-One process beside each worker has imported both; a command is forked from it. `commands` makes a
-folder of stand-ins for `python`, `deepnet` and fairseq's commands: put first on PATH, they hand
-their arguments, environment, folder and files to that process, pass signals on, and end with the
-same status. What is no such command, or has settings that Python reads at its start, is started
-afresh, and so is everything with WARM=0. Not for tests of how processes start, are found and end.
+A process beside each worker has imported both, and commands are forked from it. `commands` writes
+a folder of stand-ins for `python`, `deepnet` and fairseq's commands. First on PATH, they pass their
+arguments, environment, folder and files to that process, forward signals, and end with its status.
+Other uses of python, commands with settings that Python reads at its start, and everything with
+WARM=0 start normally. Tests of how processes start and end do not use this module.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ENTRIES = {
     "fairseq-generate": "fairseq_cli.generate:cli_main",
     "fairseq-validate": "fairseq_cli.validate:cli_main",
 }
-"""What a command runs: a module, or a function of one."""
+"""Command -> the module, or the function of a module, that it runs."""
 
 STAND_IN = """\
 #!{python} -IS
@@ -45,17 +45,17 @@ name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
 
 {settings}
 
-def afresh():
+def start():
     os.execv(os.path.join({bin!r}, name), [name, *words])
 
 
 if (name == "python" and words[:2] != ["-m", "fairseq_deepnet.cli"]) or settings() != {here!r}:
-    afresh()
+    start()
 line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 try:
     line.connect({address!r})
 except OSError:
-    afresh()
+    start()
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, lambda number, frame: line.sendall(bytes([number])))
 request = {{"name": name, "words": words, "folder": os.getcwd(), "environment": dict(os.environ)}}
@@ -71,7 +71,7 @@ sys.exit(status)
 
 
 def settings() -> dict[str, str]:
-    """Return what Python reads at its start and a fork cannot change; stand-ins call it too."""
+    """Return the settings that Python reads only at its start; stand-ins call it too."""
     return {
         key: value
         for key, value in os.environ.items()
@@ -82,7 +82,7 @@ def settings() -> dict[str, str]:
 
 @functools.cache
 def commands() -> Path:
-    """Make the folder of stand-ins; the process behind them ends with this one."""
+    """Write the folder of stand-ins; the process behind them ends with this process."""
     folder = Path(tempfile.mkdtemp(prefix="warm"))
     atexit.register(shutil.rmtree, folder)
     code = {"settings": inspect.getsource(settings), "here": settings()}
@@ -96,7 +96,7 @@ def commands() -> Path:
         path.chmod(0o755)
     process = subprocess.Popen(
         [sys.executable, __file__, str(address)],
-        stdin=subprocess.PIPE,  # whose end is its own
+        stdin=subprocess.PIPE,  # at whose end it ends
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -106,7 +106,7 @@ def commands() -> Path:
 
 
 def serve(address: str) -> dict[str, Any]:
-    """Wait for commands; return only in a process that is to run one, with its request."""
+    """Wait for requests; return only in the process that runs a command, with its request."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(address)
     listener.listen(64)
@@ -116,7 +116,7 @@ def serve(address: str) -> dict[str, Any]:
 
     gc.freeze()
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that watch
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the watching processes are not awaited
     while True:
         if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
             sys.exit()
@@ -142,7 +142,7 @@ def serve(address: str) -> dict[str, Any]:
 
 
 def watch(line: socket.socket, child: int) -> None:
-    """Pass signals on to a command, and its status back; it dies with the one who asked for it."""
+    """Forward signals to a command and return its status; kill it if its stand-in ends."""
     ended = os.pidfd_open(child)
     while True:
         ready, _, _ = select.select([line, ended], [], [])
@@ -150,14 +150,14 @@ def watch(line: socket.socket, child: int) -> None:
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             line.sendall(status.to_bytes(4, "big", signed=True))
             os._exit(0)
-        asked = line.recv(1)
-        os.kill(child, asked[0] if asked else signal.SIGKILL)
-        if not asked:
+        number = line.recv(1)
+        os.kill(child, number[0] if number else signal.SIGKILL)
+        if not number:
             os._exit(0)
 
 
 def run(request: dict[str, Any]) -> None:
-    """Do what the command does."""
+    """Run a command."""
     environment = request["environment"]
     os.environ.clear()
     os.environ.update(environment)
