@@ -34,6 +34,7 @@ setup(
     package_data={
         "fairseq_deepnet": [
             "*/*.yaml",
+            "*/*/*.yaml",
             "monitoring/quantities.md",
             "tools/plotting/page.*",
             "tools/export/model_card.md",

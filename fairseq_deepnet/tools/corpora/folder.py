@@ -234,9 +234,9 @@ class DataFolder:
             }
         chosen = [*map(Direction.parse, filter(None, pairs.split(",")))] or self.directions("train")
         lines = self.lines("train")
-        fault_of = [str(direction) for direction in chosen if direction.pair not in lines]
-        if fault_of:
-            raise ValueError(f"{self.path} has no training text of {', '.join(fault_of)}")
+        missing = [str(direction) for direction in chosen if direction.pair not in lines]
+        if missing:
+            raise ValueError(f"{self.path} has no training text of {', '.join(missing)}")
         return {
             "source-dict": str((self.path / "dict.txt").resolve()),
             "target-dict": str((self.path / "dict.txt").resolve()),

@@ -1,14 +1,11 @@
-"""Published corpora: their files, and the data folders that are built from them.
-
-Sources: fairseq's prepare-iwslt14.sh and prepare-wmt14en2de.sh for IWSLT-14 and WMT-17; Zhang et
-al. 2020 (arXiv 2004.11867) for OPUS-100; github.com/multi30k/dataset.
-"""
+"""Published corpora, listed in published.yaml: their files, and readers of their text."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
 import html
+import itertools
 import lzma
 import re
 import shutil
@@ -18,10 +15,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, cast
+
+import yaml
 
 from fairseq_deepnet.files import RESOURCES, say, whole, whole_folder
 from fairseq_deepnet.tools.corpora.build import Recipe, Row
@@ -84,27 +83,22 @@ def take(archive: Path, wanted: Mapping[str, Path]) -> None:
 
 @dataclass(frozen=True)
 class File:
-    """A file to download, from the first of its URLs that has it.
+    """A file to download from the first of its URLs that provides it.
 
-    Only checksums that somebody else published are listed, and `published` names who. A file
-    without `languages` is part of every choice of languages.
+    A file without `languages` is part of every choice of languages.
     """
 
     name: str
     urls: tuple[str, ...]
+    languages: tuple[str, ...] = ()
     size: int | None = None
     sha256: str | None = None
     md5: str | None = None
     published: str = ""
-    languages: tuple[str, ...] = ()
-
-
-def _at(places: Iterable[str], name: str, **facts: Any) -> File:
-    return File(name, tuple(f"{place}/{name}" for place in places), **facts)
 
 
 class Corpus(NamedTuple):
-    """Files, and their smaller `parts` where single languages can be downloaded."""
+    """Files of a corpus, and `parts` to download instead if languages are chosen."""
 
     what: str
     files: tuple[File, ...]
@@ -115,17 +109,16 @@ class Corpus(NamedTuple):
         wanted = set(languages)
         if not wanted:
             return self.files
-        known = {language for part in self.parts for language in part.languages}
-        if not known:
+        languages_of_parts = {language for part in self.parts for language in part.languages}
+        if not languages_of_parts:
             raise ValueError("this corpus comes whole: leave --languages out")
-        if unknown := sorted(wanted - known):
-            raise ValueError(
-                f"no language {', '.join(unknown)}; choose from {' '.join(sorted(known))}"
-            )
+        if unknown := sorted(wanted - languages_of_parts):
+            choices = " ".join(sorted(languages_of_parts))
+            raise ValueError(f"no language {', '.join(unknown)}; choose from {choices}")
         return tuple(part for part in self.parts if wanted.issuperset(part.languages))
 
 
-# Test sets in the SGM or XML of NIST's scoring tools, neither good SGML nor good XML: in the text
+# Test sets in the format of NIST's scoring tools, neither valid SGML nor valid XML: in the text,
 # only <seg> is a tag.
 _SEGMENT: Final = re.compile(r'<seg\s+id="?([^">\s]*)"?[^>]*>(.*?)</seg>', re.I | re.S)
 _ENTITY: Final = re.compile(r"&(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
@@ -137,7 +130,7 @@ def _unescape(text: str) -> str:
 
 
 def read_segments(path: Path) -> list[tuple[str, str]]:
-    """Return number and text of every segment of a set; ValueError for a damaged file."""
+    """Return number and text of every segment of a test set; ValueError for a damaged file."""
     try:
         content = b"".join(raw_lines(path)).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -162,16 +155,16 @@ def _read_set(*sides: Path) -> list[Iterable[str]]:
     return [[text for _, text in side] for side in segments]
 
 
-# Metadata, never translated. fairseq's recipe names the first three, which its 2014 files have;
-# files of later years have the others, too.
+# Untranslated metadata. fairseq's recipe lists the first three, which the files of 2014 contain;
+# files of later years also contain the others.
 _DROPPED = re.compile(r"<(?:url|talkid|keywords|speaker|reviewer|translator|doc|/doc)\b", re.I)
 _KEPT_TAGS = re.compile(r"</?(?:title|description)>")
 
 
 def read_talks(path: Path) -> Iterator[str]:
-    """Yield the sentences of a train.tags file: tag lines dropped, titles and descriptions kept.
+    """Yield the titles, descriptions and sentences of a train.tags file.
 
-    Entities such as &amp; stay, as in fairseq's recipe.
+    Entities such as &amp; are not resolved, as in fairseq's recipe.
     """
     for line in read_lines(path):
         if not _DROPPED.search(line):
@@ -190,23 +183,23 @@ def _read_plain(*sides: Path) -> list[Iterable[str]]:
 
 
 class Part(NamedTuple):
-    """A piece of a split: two files of an archive, and the number of pairs as published."""
+    """A piece of a split: two members of an archive, and the published number of pairs."""
 
     name: str
     split: str
     archive: str
     members: tuple[str, str]
-    read: Callable[..., list[Iterable[str]]]
+    format: str
     lines: int | None = None
 
 
 def unpack(parts: Sequence[Part], languages: Sequence[str], raw: Path, place: Path) -> None:
-    """Write PLACE/SPLIT.LANGUAGE of all parts, one after the other, unless it is there.
+    """Write PLACE/SPLIT.LANGUAGE of all parts, one after the other, unless PLACE exists.
 
     Args:
-        languages: of the two members of each part.
+        languages: languages of the two members of each part.
         raw: folder with the archives, or the only archive.
-        place: a folder that appears only when it is complete.
+        place: folder to write, atomically.
     """
     if place.is_dir():
         return
@@ -225,7 +218,7 @@ def unpack(parts: Sequence[Part], languages: Sequence[str], raw: Path, place: Pa
             files = [folder / f"{part.name}.{code}.raw" for code in languages]
             counts = [
                 _append(folder / f"{part.split}.{language}", side)
-                for language, side in zip(languages, part.read(*files), strict=True)
+                for language, side in zip(languages, _FORMATS[part.format](*files), strict=True)
             ]
             if counts[0] != counts[1]:
                 raise ValueError(
@@ -247,86 +240,45 @@ def _append(path: Path, lines: Iterable[str]) -> int:
     return count
 
 
-_IWSLT: Final = "de-en.tgz"
-_TALKS: Final = "de-en/train.tags.de-en"
-_SETS: Final = {  # in the order of fairseq's recipe, with the pairs counted in the published sets
-    "TED.dev2010": 887,
-    "TEDX.dev2012": 1165,
-    "TED.tst2010": 1565,
-    "TED.tst2011": 1433,
-    "TED.tst2012": 1700,
-}
-IWSLT14: Final = (
-    Part("train", "train", _IWSLT, (f"{_TALKS}.de", f"{_TALKS}.en"), _read_talks),
-    *(
-        Part(name, "test", _IWSLT, (f"{stem}.de.xml", f"{stem}.en.xml"), _read_set, lines)
-        for name, lines in _SETS.items()
-        for stem in [f"de-en/IWSLT14.{name}.de-en"]
-    ),
-)
-
-
-def _wmt_text(name: str, archive: str, stem: str, lines: int) -> Part:
-    members = (f"{stem}.de-en.en", f"{stem}.de-en.de")
-    return Part(name, "train", f"training-parallel-{archive}.tgz", members, _read_plain, lines)
-
-
-def _wmt_set(name: str, split: str, archive: str, stem: str, lines: int) -> Part:
-    return Part(
-        name, split, archive, (f"{stem}-src.en.sgm", f"{stem}-ref.de.sgm"), _read_set, lines
-    )
-
-
-WMT17: Final = (
-    _wmt_text("europarl-v7", "europarl-v7", "training/europarl-v7", 1_920_209),
-    _wmt_text("commoncrawl", "commoncrawl", "commoncrawl", 2_399_123),
-    _wmt_text("news-commentary-v12", "nc-v12", "training/news-commentary-v12", 270_769),
-    _wmt_set("newstest2013", "valid", "dev.tgz", "dev/newstest2013", 3000),
-    _wmt_set("newstest2014", "test", "dev.tgz", "dev/newstest2014-deen", 3003),
-    _wmt_set("newstest2017", "test1", "test.tgz", "test/newstest2017-ende", 3004),
-)
-
-
-def _archive_rows(
-    parts: Sequence[Part], codes: tuple[str, str], recipe: Recipe, raw: Path, place: Path
-) -> list[Row]:
-    unpack(parts, codes, raw, place)
+def _archive_rows(corpus: str, recipe: Recipe, raw: Path, place: Path) -> list[Row]:
+    parts = [Part(**part) for part in _DATA["parts"][corpus]]
+    unpack(parts, _DATA["folders"][corpus]["languages"], raw, place)
     languages = tuple(recipe.languages.split())
     splits = [part.split for part in parts if not (part.split == "valid" and recipe.hold_out)]
     return [Row(split, languages, str(place / split)) for split in dict.fromkeys(splits)]
 
 
 def _iwslt_held_out(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
-    """Hold every 23rd raw pair with text on both sides out for validation, as fairseq's recipe."""
-    rows = _archive_rows(IWSLT14, ("de", "en"), recipe, raw, place)
+    """Hold out every 23rd raw pair with text on both sides, as fairseq's recipe does."""
+    rows = _archive_rows("iwslt14", recipe, raw, place)
     if not (place / "valid.en").is_file():
         sides = [list(read_lines(place / f"train.{code}")) for code in ("de", "en")]
         pairs = [pair for pair in zip(*sides, strict=True) if all(pair)]
         for side, code in enumerate(("de", "en")):
             chosen = [pair[side] for number, pair in enumerate(pairs, 1) if number % 23]
-            _append(place / f"kept.{code}", chosen)
+            _append(place / f"remaining.{code}", chosen)
             _append(place / f"valid.{code}", [pair[side] for pair in pairs[22::23]])
     return [
-        Row("train", rows[0].languages, str(place / "kept")),
+        Row("train", rows[0].languages, str(place / "remaining")),
         Row("valid", rows[0].languages, str(place / "valid")),
         *rows[1:],
     ]
 
 
-MULTI30K: Final = ("de", "en", "fr", "cs")
-_MULTI30K_LINES: Final = {"train": 29_000, "valid": 1014, "test": 1000}
-_MULTI30K_NAMES: Final = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
+_MULTI30K: Final = {
+    "train": ("train", 29_000),
+    "valid": ("val", 1014),
+    "test": ("test_2016_flickr", 1000),
+}
+"""Split -> published name, and lines."""
 
 
 def _multi30k_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
     languages = tuple(recipe.languages.split())
     rows = []
-    for split, lines in _MULTI30K_LINES.items():
-        names = (split, _MULTI30K_NAMES[split])  # ours, and that of the published files
-        prefix = next(
-            (raw / name for name in names if any(raw.glob(f"{name}.{languages[0]}*"))),
-            raw / names[1],
-        )
+    for split, (name, lines) in _MULTI30K.items():
+        has_our_name = any(raw.glob(f"{split}.{languages[0]}*"))
+        prefix = raw / (split if has_our_name else name)
         for language in languages:
             count = sum(1 for _ in raw_lines(find_side(prefix, language)))
             if count != lines:
@@ -337,15 +289,14 @@ def _multi30k_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
     if recipe.kind != "pairs":
         return rows
     return [  # pairs with English are trained, all are tested
-        row._replace(languages=(one, other))
-        for one in languages
-        for other in languages
+        row._replace(languages=pair)
+        for pair in itertools.combinations(sorted(languages), 2)
         for row in rows
-        if one < other and ("en" in (one, other) or row.split == "test")
+        if "en" in pair or row.split == "test"
     ]
 
 
-OPUS100: Final = tuple(code for code, one in all_languages().items() if one.opus100 is not None)
+OPUS100: Final = [code for code, entry in all_languages().items() if entry.opus100 is not None]
 """The 99 languages besides English, by the codes of the corpus's files."""
 _OPUS_WHOLE: Final = "opus-100-corpus-v1.0.tar.gz"
 _OPUS_SPLITS: Final = {"train": "train", "dev": "valid", "test": "test"}
@@ -356,10 +307,10 @@ _OPUS_FILE: Final = re.compile(
 
 
 def opus100_side(path: str, languages: Sequence[str]) -> tuple[str, tuple[str, str], str] | None:
-    """Return split, pair and language of one of OPUS-100's files; None if it is not wanted.
+    """Return split, pair and language of a file of OPUS-100; None if it is not selected.
 
-    The files of supervised pairs are wanted if no languages are named or if both languages are
-    among them or English; of zero-shot pairs only the test sets.
+    Supervised pairs are selected if both languages are English or in `languages`, or if that is
+    empty; of zero-shot pairs only the test sets.
     """
     match = _OPUS_FILE.fullmatch(path)
     if not match or match["a"] == match["b"]:
@@ -388,21 +339,22 @@ def _opus100_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
                             name = f"opus.{a}-{b}-{split.replace('valid', 'dev')}.{language}"
                             kind = "supervised" if "en" in (a, b) else "zero-shot"
                             write(content, folder / kind / f"{a}-{b}" / name)
-    found: dict[tuple[str, tuple[str, str]], dict[str, Path]] = defaultdict(dict)
+    pairs: dict[tuple[str, tuple[str, str]], dict[str, Path]] = defaultdict(dict)
     for path in sorted((place if archives else raw).rglob("opus.*")):
         if side := opus100_side(path.absolute().as_posix().removesuffix(".gz"), languages):
-            found[side[:2]][side[2]] = path
-    trained = {code for split, pair in found if split == "train" for code in pair}
+            pairs[side[:2]][side[2]] = path
+    trained = {code for split, pair in pairs if split == "train" for code in pair}
     if not trained or not trained.issuperset(languages):
         missing = sorted(set(languages) - trained) or ["any language"]
         raise ValueError(
-            f"{raw} has no training text of {', '.join(missing)}: it needs archives of OPUS-100 or"
-            " supervised/de-en/opus.de-en-train.de and the like; see LANGS and RAW"
+            f"{raw} has no training text of {', '.join(missing)}; RAW is a folder with archives of"
+            " OPUS-100, or with files such as supervised/de-en/opus.de-en-train.de"
         )
     rows = []
-    for (split, pair), files in found.items():
-        if lacking := set(pair) - set(files):
-            raise ValueError(f"{next(iter(files.values()))} has no {min(lacking)} side beside it")
+    for (split, pair), files in pairs.items():
+        if missing_sides := set(pair) - set(files):
+            path = next(iter(files.values()))
+            raise ValueError(f"{path}: the {min(missing_sides)} side is missing")
         if trained.issuperset(pair):
             path = files[pair[0]]
             prefix = str(path).removesuffix(".gz").removesuffix(f".{pair[0]}")
@@ -423,16 +375,11 @@ def _sample_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
 
 
 class Published(NamedTuple):
-    """A data folder that is built from a published corpus.
+    """A data folder that is built from a published corpus; see published.yaml.
 
     Attributes:
-        what: one line.
-        corpus: the name of the files; empty for the sample, which is part of this project.
-        recipe: defaults of its options; its `languages` are the default, too.
         rows: returns the rows of (recipe, raw, place), after unpacking from `raw` to `place`.
-        out: name of the data folder, with the languages' codes.
-        choices: languages to choose from; empty if they are fixed.
-        least: number of languages at least.
+        choices: languages to choose from.
     """
 
     what: str
@@ -440,8 +387,8 @@ class Published(NamedTuple):
     recipe: Recipe
     rows: Callable[[Recipe, Path, Path], list[Row]]
     out: str
-    choices: tuple[str, ...] = ()
-    least: int = 2
+    choices: Sequence[str]
+    least: int
 
     def check(self, recipe: Recipe) -> None:
         """Raise ValueError for languages that the corpus does not have."""
@@ -455,212 +402,53 @@ class Published(NamedTuple):
             raise ValueError(f"languages {recipe.languages!r}: English and at least one other")
 
 
-_MOSES: Final = Recipe(kind="moses", joint=False, max_words=175, max_ratio=1.5)
-PUBLISHED: Final[dict[str, Published]] = {
-    "iwslt14": Published(
-        "IWSLT 2014 German-English, as fairseq's recipe",
-        "iwslt14",
-        replace(_MOSES, languages="de en", hold_out=23, lowercase=True, apostrophes=True),
-        partial(_archive_rows, IWSLT14, ("de", "en")),
-        "iwslt14.tokenized.{}-{}",
-        ("de", "en"),
-    ),
-    "iwslt14-sentencepiece": Published(
-        "IWSLT 2014 German-English, raw cased text",
-        "iwslt14",
-        Recipe(languages="de en", vocab_size=10_000),
-        _iwslt_held_out,
-        "iwslt14.sentencepiece.{}-{}",
-        ("de", "en"),
-    ),
-    "wmt17": Published(
-        "WMT 2017 English-German, raw cased text",
-        "wmt17",
-        Recipe(languages="en de", vocab_size=32_000),
-        partial(_archive_rows, WMT17, ("en", "de")),
-        "wmt17.{}-{}",
-        ("en", "de"),
-    ),
-    "wmt17-tokenized": Published(
-        "WMT 2017 English-German, as fairseq's recipe",
-        "wmt17",
-        replace(
-            _MOSES,
-            languages="en de",
-            hold_out=100,
-            merges=40_000,
-            max_words=250,
-            clean_on="subwords",
-            joint=True,
-            aggressive=True,
-            punctuation=True,
-            apostrophes=True,
-        ),
-        partial(_archive_rows, WMT17, ("en", "de")),
-        "wmt17.tokenized.{}-{}",
-        ("en", "de"),
-    ),
-    "multi30k": Published(
-        "Multi30k captions, one pair",
-        "multi30k",
-        Recipe(languages="de en", vocab_size=4000),
-        _multi30k_rows,
-        "multi30k.{}-{}",
-        MULTI30K,
-    ),
-    "multi30k-lm": Published(
-        "Multi30k captions, one language",
-        "multi30k",
-        Recipe(kind="language", languages="en", vocab_size=4000, max_words=1000),
-        _multi30k_rows,
-        "multi30k_lm.{}",
-        MULTI30K,
-        least=1,
-    ),
-    "multi30k-multilingual": Published(
-        "Multi30k captions, English with several languages",
-        "multi30k",
-        Recipe(kind="pairs", languages="cs de en fr", vocab_size=8000, temperature=1.0),
-        _multi30k_rows,
-        "multi30k_multilingual",
-        MULTI30K,
-    ),
-    "opus100": Published(
-        "OPUS-100, English with 99 languages (or --languages)",
-        "opus100",
-        # 64,000 as Zhang et al.; the parameter counts of the paper's Table 2 fit 250,000
-        Recipe(
-            kind="pairs",
-            vocab_size=64_000,
-            subwords="unigram",
-            character_coverage=0.9995,
-            byte_fallback=True,
-            sample=10_000_000,
-        ),
-        _opus100_rows,
-        "opus100",
-        OPUS100,
-        least=0,
-    ),
-    "sample": Published(
-        "sentences of a grammar, part of this project",
-        "",
-        Recipe(languages="de en", vocab_size=2000),
-        _sample_rows,
-        "sample.{}-{}",
-        ("de", "en"),
-    ),
+_FORMATS: Final[dict[str, Callable[..., list[Iterable[str]]]]] = {
+    "talks": _read_talks,
+    "segments": _read_set,
+    "plain": _read_plain,
+}
+_READERS: Final[dict[str, Callable[[Recipe, Path, Path], list[Row]]]] = {
+    "iwslt14": partial(_archive_rows, "iwslt14"),
+    "iwslt14-held-out": _iwslt_held_out,
+    "wmt17": partial(_archive_rows, "wmt17"),
+    "multi30k": _multi30k_rows,
+    "opus100": _opus100_rows,
+    "sample": _sample_rows,
+}
+_DATA: Final = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+PUBLISHED: Final = {
+    name: Published(
+        entry["what"],
+        entry.get("corpus", ""),
+        Recipe(**entry["recipe"]),
+        _READERS[entry["reader"]],
+        entry["out"],
+        OPUS100 if entry["languages"] == "opus100" else entry["languages"],
+        entry.get("least", 2),
+    )
+    for name, entry in _DATA["folders"].items()
 }
 SAMPLE: Final = RESOURCES / "data" / "sample" / "sample.tar.bz2"
 
-_TFDS: Final = "TensorFlow Datasets, url_checksums"
-_WMT13: Final = ("https://www.statmt.org/wmt13", "http://www.statmt.org/wmt13")
-_WMT: Final = tuple(f"{s}://data.statmt.org/wmt17/translation-task" for s in ("https", "http"))
-_FAIR: Final = "https://dl.fbaipublicfiles.com"
-_OPUS: Final = ("https://object.pouta.csc.fi/OPUS-100/v1.0",)
-_FLICKR: Final = (
-    "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw",
-    "https://cdn.jsdelivr.net/gh/multi30k/dataset@master/data/task1/raw",
-)
-_MULTI30K_FILES: Final = tuple(
-    _at(_FLICKR, f"{split}.{language}.gz", languages=(language,))
-    for split in _MULTI30K_NAMES.values()
-    for language in MULTI30K
-)
-_M2M100: Final = (
-    "spm.128k.model",
-    "data_dict.128k.txt",
-    "model_dict.128k.txt",
-    "language_pairs_small_models.txt",
-)
-CORPORA: Final[dict[str, Corpus]] = {
-    "iwslt14": Corpus(
-        "IWSLT 2014 German-English: TED talks (19 MB)",
-        (
-            _at(
-                [
-                    f"{_FAIR}/fairseq/data/iwslt14",
-                    "https://wit3.fbk.eu/archive/2014-01/texts/de/en",
-                ],
-                _IWSLT,
-            ),
-        ),
-    ),
-    "wmt17": Corpus(
-        "WMT 2017 English-German: Europarl, Common Crawl, News Commentary, test sets (1.8 GB)",
-        (
-            _at(
-                _WMT13,
-                "training-parallel-europarl-v7.tgz",
-                size=657632379,
-                sha256="0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7",
-                published=_TFDS,
-            ),
-            _at(
-                _WMT13,
-                "training-parallel-commoncrawl.tgz",
-                size=918311367,
-                sha256="c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5",
-                published=_TFDS,
-            ),
-            _at(
-                _WMT,
-                "training-parallel-nc-v12.tgz",
-                size=168591139,
-                sha256="2b45f30ef1d550d302fd17dd3a5cbe19134ccc4c2cf50c2dae534aee600101a2",
-                published=_TFDS,
-            ),
-            _at(_WMT[:1], "dev.tgz"),
-            _at(
-                _WMT,
-                "test.tgz",
-                md5="86a1724c276004aa25455ae2a04cef26",
-                published="sacreBLEU, dataset/__init__.py",
-            ),
-        ),
-    ),
-    "multi30k": Corpus(
-        "Multi30k captions in German, English, French and Czech (12 files, 3 MB)",
-        _MULTI30K_FILES,
-        _MULTI30K_FILES,
-    ),
-    "opus100": Corpus(
-        "OPUS-100: English with 99 languages and 15 zero-shot pairs; --languages takes some pairs",
-        (_at(_OPUS, _OPUS_WHOLE),),
-        (
-            *(
-                _at(
-                    _OPUS,
-                    f"opus-100-corpus-{'-'.join(sorted((code, 'en')))}-v1.0.tar.gz",
-                    languages=(code,),
-                )
-                for code in OPUS100
-            ),
-            _at(_OPUS, "opus-100-corpus-zeroshot-v1.0.tar.gz"),
-        ),
-    ),
-    "flores101": Corpus(
-        "Flores-101: dev and devtest in 101 languages, and the sentencepiece model of spBLEU",
-        (
-            _at([f"{_FAIR}/flores101/dataset"], "flores101_dataset.tar.gz"),
-            _at([f"{_FAIR}/fairseq/models/flores"], "sacrebleu_tokenizer_spm.model"),
-        ),
-    ),
-    "ted": Corpus(
-        "Multilingual TED talks in 60 languages (352 MB)",
-        (
-            _at(
-                ["http://phontron.com/data"],
-                "ted_talks.tar.gz",
-                size=352222045,
-                sha256="03457b9ebc6d60839f1a48c5a03c940266aff78b81fcda4c6d9e2a5a7fb670ae",
-                published=_TFDS,
-            ),
-        ),
-    ),
-    "m2m100": Corpus(
-        "M2M-100's sentencepiece model, dictionaries and language list (no weights)",
-        tuple(_at([f"{_FAIR}/m2m_100"], name) for name in _M2M100),
-    ),
+
+def _read_files(entries: Iterable[dict[str, Any]]) -> Iterator[File]:
+    for entry in entries:
+        facts = dict(entry)
+        pattern, places = facts.pop("name"), facts.pop("from")
+        codes = facts.pop("languages", None)
+        names: dict[str, tuple[str, ...]] = {pattern: ()}
+        if codes == "opus100":
+            names = {pattern.format("-".join(sorted((code, "en")))): (code,) for code in OPUS100}
+        elif codes:
+            names = {pattern.format(code): (code,) for code in codes}
+        for name, languages in names.items():
+            yield File(name, tuple(f"{place}/{name}" for place in places), languages, **facts)
+
+
+CORPORA: Final = {
+    name: Corpus(
+        entry["what"], (*_read_files(entry["files"]),), (*_read_files(entry.get("parts", ())),)
+    )
+    for name, entry in _DATA["corpora"].items()
 }
-"""What `deepnet download` knows."""
+"""Corpora of `deepnet download`."""
