@@ -1,8 +1,8 @@
 """`deepnet report`: tables and figures of runs, beside the paper's numbers.
 
 Cells of a sweep become the tables of tables.py; a results.csv of `deepnet sweep` can replace its
-run folders. Other runs are compared one per line. --significance instead runs paired tests on the
-stored translations.
+run folders. Other runs are compared one per line. A figure shows a measure against depth, as the
+paper's figure 6 does. --significance instead runs paired tests on the stored translations.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 try:
     import pandas as pd
 except ImportError as error:
     raise ValueError("tables need pandas: pip install 'fairseq_deepnet[paper]'") from error
 
-from fairseq_deepnet.experiments import figures, results, significance, tables
-from fairseq_deepnet.experiments.tables import Table
+from fairseq_deepnet.experiments import results, significance, tables
+from fairseq_deepnet.experiments.paper import GROUPS, group_of
+from fairseq_deepnet.experiments.tables import BAD, MEASURES, Table
 from fairseq_deepnet.files import say, shown, write_text
-from fairseq_deepnet.tools.plotting.images import save as save_image
+from fairseq_deepnet.tools.plotting import images
+from fairseq_deepnet.tools.plotting.images import CROSS
 from fairseq_deepnet.tools.scores import read_scores
 
 
@@ -35,7 +37,7 @@ class Report(NamedTuple):
         """Write report.md, report.csv, and NAME.png for each figure."""
         texts = list(self.texts)
         for table in self.plots:
-            save_image(figures.against_depth(table), folder / f"{table.name}.png")
+            images.save(against_depth(table), folder / f"{table.name}.png")
             texts.append(f"![{table.name}]({table.name}.png)\n")
         entries = pd.concat(self.entries) if self.entries else pd.DataFrame()
         folder.mkdir(parents=True, exist_ok=True)
@@ -56,6 +58,61 @@ def make(runs: pd.DataFrame) -> Report:
         all_tables += members
     entries = [table.entries.drop(columns="text") for table in all_tables]
     return Report(texts, entries, [table for table in all_tables if table.by_depth()])
+
+
+def against_depth(table: Table) -> Any:
+    """Draw a measure against depth: a panel per place of LayerNorm, and a line per scheme.
+
+    The paper's lines are dotted. A cross marks a depth at which a run diverged or crashed.
+    """
+    from matplotlib.lines import Line2D
+
+    # the paper's schemes that we did not run are left out
+    lines = {key: rows for key, rows in table.by_depth().items() if (rows["runs"] != "").any()}
+    groups = {g: [n for n in lines if group_of(n) == g] for g in (*GROUPS.values(), "")}
+    groups = {group: members for group, members in groups.items() if members}
+    figure = images.new_figure((max(6.0, 4.3 * len(groups)), 5.2))
+    grid = figure.subplots(1, len(groups), squeeze=False, sharex=True, sharey=True)
+    measure = table.entries["measure"].iloc[0]
+    depths = next(iter(lines.values())).index
+    for axes, (group, members) in zip(grid[0], groups.items(), strict=True):
+        handles = []
+        for number, line in enumerate(members):
+            rows, look = lines[line], images.look_of(number)
+            # a depth that was not run does not interrupt the line, one where all failed does
+            ran = rows[rows["ours"].notna() | rows["status"].isin(BAD)]
+            bars = axes.errorbar(
+                *(ran.index, ran["ours"], ran["deviation"].fillna(0)),
+                **{**look, "markersize": 5, "linewidth": 1.6, "capsize": 3},
+                label=table.names.get(line, line),
+            )
+            handles.append(bars)
+            theirs = pd.to_numeric(rows["paper"], errors="coerce")
+            if theirs.notna().any():
+                hollow = {"markerfacecolor": "none", "markersize": 5, "linewidth": 1.1}
+                axes.plot(rows.index, theirs, **{**look, **hollow, "linestyle": ":"})
+            if (law := table.laws.get(line)) is not None and law.points > 2:
+                ends = [ran.index.min(), ran.index.max()]
+                axes.plot(ends, list(map(law.at, ends)), "--", color=look["color"], linewidth=1)
+            for depth in rows.index[rows["status"].isin(BAD)]:
+                # at the bad edge: below every BLEU, above every loss
+                edge, place = float(measure != "bleu"), axes.get_xaxis_transform()
+                style = {"color": look["color"], "clip_on": False, "zorder": 4, **CROSS}
+                axes.plot([depth], [edge], transform=place, **style)
+        axes.set_xscale("log")
+        axes.set_xticks(list(depths), labels=[f"{x:g}" for x in depths], fontsize="small")
+        axes.minorticks_off()
+        axes.set_xlabel("depth")
+        axes.set_title(group)
+        images.clean(axes)
+        handles.append(Line2D([], [], linestyle="none", label="failed", color="grey", **CROSS))
+        if table.names:
+            handles.append(Line2D([], [], linestyle=":", label="the paper's", color="grey"))
+        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
+        axes.legend(handles=handles, frameon=False, fontsize="small", ncols=2, **below)
+    grid[0][0].set_ylabel(MEASURES[measure].partition(",")[0])
+    figure.suptitle(table.title, fontsize="medium", wrap=True)
+    return figure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
