@@ -114,7 +114,7 @@ def test_the_folder_is_self_contained(tmp_path: Path, data: Path) -> None:
         "target": "en",
         "scheme": "deepnorm",
         "num_updates": 7,
-        "subwords": {"kind": "sentencepiece", "models": {"de": "spm.model", "en": "spm.model"}},
+        "subwords": {"de": "spm.model", "en": "spm.model"},
         "language_tokens": None,
         "lowercase": False,
         "max_positions": [1024, 1024],

@@ -26,7 +26,6 @@ from fairseq_deepnet.tools.export.folding import position_table
 from fairseq_deepnet.tools.export.vocabularies import (
     Vocabularies,
     stock_translator,
-    subword_kind,
 )
 from fairseq_deepnet.tools.trained_model import TrainedModel
 
@@ -63,7 +62,7 @@ def write_folder(
         "target": None if tokens else data.languages[1],
         "languages": data.languages,
         "language_tokens": tokens,
-        "subwords": {"kind": subword_kind(data), "models": names},
+        "subwords": names,
         "lowercase": data.is_lowercase,
         "max_positions": [args.max_source_positions, args.max_target_positions],
     }

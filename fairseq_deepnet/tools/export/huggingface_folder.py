@@ -31,7 +31,6 @@ from fairseq_deepnet.tools.export.vocabularies import (
     Vocabularies,
     no_counterpart,
     stock_translator,
-    subword_kind,
 )
 from fairseq_deepnet.tools.trained_model import TrainedModel
 
@@ -66,9 +65,6 @@ def write_folder(
     record: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Write weights, settings, tokenizer and model card; return further facts for export.json."""
-    kind = subword_kind(data)
-    if kind != "sentencepiece":
-        raise ValueError(no_counterpart(f"{kind} tokens, as {data.path} contains,", ENGINE))
     stock, args, vocabularies = stock_translator(model, data, state, ENGINE, ACTIVATIONS)
     for side in SIDES:
         if getattr(args, f"{side}_normalize_before"):

@@ -36,13 +36,6 @@ class Vocabularies(NamedTuple):
     tokens: dict[str, Any] | None
 
 
-def subword_kind(data: DataFolder) -> str:
-    """Return the kind of a folder's subwords, as export.json records it."""
-    if isinstance(data, BareFolder) and data.spm is None:
-        return "other"
-    return "Moses" if data.is_moses else "sentencepiece"
-
-
 def read_vocabularies(checkpoint: Path, folder: DataFolder, engine: str) -> Vocabularies:
     """Read the dictionaries of a model's task, and the language tokens of a multilingual model.
 
@@ -87,6 +80,8 @@ def stock_translator(
         ValueError: if the model cannot be folded or has another dictionary, or `engine` cannot
             compute it; the message names the option.
     """
+    if data.is_moses or (isinstance(data, BareFolder) and data.spm is None):
+        raise ValueError(no_counterpart(f"text without sentencepiece ({data.path})", engine))
     own = required_arguments(state)
     if kind_of(own) is not ENCODER_DECODER:
         raise ValueError(f"{engine} cannot translate with {model_name(own)}; use --to fairseq")

@@ -231,7 +231,7 @@ class CTranslate2Model(Engine):
         self.tokens: dict[str, Any] = self.record.get("language_tokens") or {}
         self.models = {
             language: load_model(folder / name)
-            for language, name in self.record["subwords"]["models"].items()
+            for language, name in self.record["subwords"].items()
         }
         longest_source, longest_target = map(int, self.record["max_positions"])
         self.limit = longest_source - 2  # </s>, and a language token
@@ -290,12 +290,10 @@ class CTranslate2Model(Engine):
 
 
 def _read_export(folder: Path) -> dict[str, Any]:
-    """Return the record of an export; ValueError for another folder, a damaged one, or Moses."""
+    """Return the record of an export; ValueError for another folder or a damaged one."""
     if not (folder / RECORD).is_file():
         raise ValueError(f"{shown(folder)} has no {RECORD}; run deepnet export --to ctranslate2")
     record = records.read_record(folder / RECORD, KEYS, AGAIN)
     files = record.get("files") or {}
     records.refuse_changed(folder, files, files, folder / RECORD)
-    if record["subwords"]["kind"] != "sentencepiece":
-        raise ValueError(f"{shown(folder)} takes {record['subwords']['kind']} tokens, not raw text")
     return record
