@@ -9,9 +9,7 @@ import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_deepnet.tools import configs, fairseq_options
-from fairseq_deepnet.tools.devices import choose_devices
 from fairseq_deepnet.tools.standalone import VocabularyTask
-from fairseq_deepnet.tools.training import launch
 
 CONFIGS = sorted(path.stem for path in configs.CONFIG_FOLDER.glob("*.yaml") if path.stem != "base")
 PAPERS = {
@@ -61,19 +59,6 @@ def test_a_shrunken_model_is_built_and_trained(name: str) -> None:
         assert weight.grad.isfinite().all(), part
 
 
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "sample"])
-def test_the_batch_is_kept_on_any_number_of_gpus_and_nodes(name: str) -> None:
-    config = configs.load_config(name)
-    wanted = launch.parse_tokens(config.recipe["global-batch-tokens"])
-    limit = int(str(config.options["max-tokens"]))
-    for gpus, nodes in ((1, 1), (8, 1), (8, 4), (8, 16)):
-        devices = choose_devices(str(gpus), 1, nodes, visible=gpus)
-        batch = launch.split_batch(wanted, limit, devices.total)
-        assert batch.tokens <= wanted
-        assert wanted - batch.tokens < devices.total  # what no equal share can hold
-        assert batch.max_tokens <= limit
-
-
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_papers_hyper_parameters_are_in_the_config(name: str) -> None:
     table, shape, layers, lr, warmup, eps, length, clip, dropout, decay, tokens = PAPERS[
@@ -98,18 +83,3 @@ def test_the_papers_hyper_parameters_are_in_the_config(name: str) -> None:
     assert str(args.adam_betas) == "(0.9, 0.98)"
     assert args.label_smoothing == 0.1
     assert (args.attention_dropout, args.activation_dropout) == (0, 0)
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_what_trains_is_said_by_a_config_and_the_arch_agrees(name: str) -> None:
-    config = configs.load_config(name)
-    stated = parsed(config)
-    there = sides(stated)
-    width = int(str(config.options[f"{there[0]}-embed-dim"]))
-    assert {getattr(stated, f"{side}_embed_dim") for side in there} == {width}
-    if str(config.options["arch"]).startswith("deepnet_transformer_") and len(there) == 2:
-        arch = Namespace(arch=config.options["arch"])
-        bare = fairseq_options.parse_training(["DATA", "--arch", arch.arch])
-        shape = ("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads", "dropout")
-        for key in shape:
-            assert getattr(stated, key) == getattr(bare, key), key

@@ -13,7 +13,6 @@ from typing import Final
 
 import torch
 
-from fairseq_deepnet import ended
 from fairseq_deepnet.checkpoints import LAST, load_checkpoint, num_updates
 from fairseq_deepnet.files import inside_project, say, shown, write_text
 from fairseq_deepnet.preemption import OWED
@@ -95,17 +94,15 @@ def record(
     write_record(run / ENVIRONMENT, facts)
 
 
-def refuse_changes(
-    run: Path, config: configs.Config, data: Path, resume: bool, is_first: bool = True
-) -> None:
-    """Raise ValueError if a trained run has other settings or data than these.
+def refuse_changes(run: Path, config: configs.Config, data: Path, resume: bool) -> list[str]:
+    """Return the differences from the settings of the recorded run.
 
-    With `resume`, other settings are only reported. A complete run whose checkpoints were removed
-    may be trained again with other settings.
+    Raises ValueError if a run with checkpoints has other settings, unless `resume` is set, or other
+    data.
     """
-    is_trained, was_complete = any(run.glob("checkpoints/*.pt")), ended.is_complete(run)
-    if not (run / "config.yaml").is_file() or not (is_trained or was_complete):
-        return
+    is_trained = any(run.glob("checkpoints/*.pt"))
+    if not (run / "config.yaml").is_file():
+        return []
     before = configs.recorded_config(run)
     changes = differences(before, config)
     if changes and is_trained:
@@ -130,8 +127,7 @@ def refuse_changes(
                 " was trained on it: build that folder again as it was, or set RUN=FOLDER to train"
                 " another run on the new text"
             )
-    if changes and was_complete and is_first:
-        ended.clear(run)
+    return changes
 
 
 def text_digest(data: Path) -> str | None:

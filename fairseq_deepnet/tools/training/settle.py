@@ -210,8 +210,8 @@ def plan_run(args: argparse.Namespace) -> Plan:
         say(training.summary())
         print(shlex.join([*launcher.prefix(), *_continuing(training.command, False)]))
         return Plan()
-    run_folder.refuse_changes(run, training.config, training.data, args.resume, is_first)
-    if ended.is_complete(run):
+    changes = run_folder.refuse_changes(run, training.config, training.data, args.resume)
+    if ended.is_complete(run) and not changes:
         say(f"{shown(run)} is complete: nothing to do (RUN=FOLDER trains another)")
         return Plan()
     taken, last = fallbacks.read(run), ended.read(run)
@@ -244,10 +244,10 @@ def plan_run(args: argparse.Namespace) -> Plan:
     command = (*launcher.prefix(), *words)
     if is_first:
         summary = training.summary()  # raises for invalid options before anything is written
+        ended.clear(run)  # first: a further node reads both
         run_folder.record(
             *(run, training.config, training.data, launcher.devices, training.batch, command)
         )
-        ended.clear(run)
         say(summary)
         if updates:
             say(f"resuming from update {updates:,}")
