@@ -54,8 +54,8 @@ def test_a_printed_command_is_one_that_there_is(page: str, command: str) -> None
         named = HAND_OVER.search(text)
         if named is None:
             return  # setup, test, and recipes, whose words are fairseq-train's
-        if named[1] == "train":
-            rest.insert(1, "--")  # what follows is fairseq-train's
+        if named[1] in ("train", "evaluate") and "--" not in rest:
+            rest.insert(1, "--")  # options of fairseq follow
         rest.insert(0, named[1])
     if len(rest) < 2 or "--help" in rest:
         assert not rest or rest[0] in cli.SUBCOMMANDS or rest[0] == "--help"
