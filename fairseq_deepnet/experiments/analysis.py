@@ -5,9 +5,9 @@
 The sweeps fig3b, fig3c, fig4 (also for fig3a) and fig5 train the runs. The command prints a table
 with the paper's numbers, which were read off its plots, and writes FIGURE.csv and FIGURE.png.
 
-A panel is one plot of the paper; the key of a curve is its row in paper.yaml. Iteration i, counted
+The key of a line is its row in paper.yaml. Iteration i, counted
 from 0, is the pass after i updates: the model update after update i, and activations and gradients
-of update i + 1, which uses the parameters of update i. Our curves are solid (dashed: initialised as
+of update i + 1, which uses the parameters of update i. Our lines are solid (dashed: initialised as
 fairseq does), the paper's are dotted with open markers.
 """
 
@@ -18,9 +18,11 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from fairseq_deepnet.experiments import paper, results
 from fairseq_deepnet.experiments.paper import Key
@@ -30,29 +32,29 @@ from fairseq_deepnet.files import say, shown, write_text
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.records import Record
 from fairseq_deepnet.tools.plotting.images import clean, look_of, new_figure, save
-from fairseq_deepnet.tools.tables import comma_separated, markdown
+from fairseq_deepnet.tools.tables import markdown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 UPDATES: Final = {"fig3a": "26-30", "fig3b": "1-5", "fig4": "26-30", "fig5": "5"}
 """Default updates of a figure, where the paper does not state them."""
 STOCK: Final = "-stock"
 """Part of the names of runs with `--init stock`."""
 OWN_NAMES: Final = {
-    "post-ln-stock": "Post-LN, fairseq's start",
-    "post-ln-stock_warmup": "Post-LN, warm-up, fairseq's start",
-    "post-ln-stock_no-warmup": "Post-LN, no warm-up, fairseq's start",
+    "post-ln-stock": "Post-LN, fairseq's initialisation",
+    "post-ln-stock_warmup": "Post-LN, warm-up, fairseq's initialisation",
+    "post-ln-stock_no-warmup": "Post-LN, no warm-up, fairseq's initialisation",
 }
 """Curves that the paper does not have."""
 _MANY: Final = 12
-"""Maximum number of columns of a table."""
+"""Maximum number of columns of a table, and of points with markers."""
 _MOVED: Final = "norm of F(x, θᵢ) − F(x, θ₀)"
 Point = tuple[Key, float, float | None]
 """Key of a curve, x, and the value of a run."""
 
-
 MISSING: Final = "-"
-_PANEL: Final = (6.2, 4.2)
-_MANY_POINTS: Final = 12
-"""Number of points above which our curves have no markers."""
+_SIZE: Final = (6.2, 4.2)
 _WRAP: Final[dict[str, Any]] = {"break_on_hyphens": False}
 
 
@@ -99,36 +101,33 @@ def read_runs(folder: Path) -> list[MonitoredRun]:
 
 
 @dataclass
-class Curve:
-    """A curve: x -> our values, one per seed, and the paper's values if it has the curve."""
+class Plot:
+    """A plot of the paper.
 
-    key: Key
-    name: str
-    ours: dict[float, list[float]] = field(default_factory=dict)
-    published: dict[float, float] = field(default_factory=dict)
-
-    def mean(self, x: float) -> float | None:
-        """Return our mean over seeds at x."""
-        return mean(self.ours.get(x, []))
-
-
-@dataclass
-class CurvePanel:
-    """A plot with our curves and the paper's."""
+    Args:
+        frame: line, x, ours (mean over seeds), seeds, lowest, highest, paper; lines in the paper's
+            order, then further ones of ours
+    """
 
     name: str
     title: str
     x: str
     y: str
-    curves: list[Curve]
+    frame: pd.DataFrame
     log_y: bool = False
 
     @property
     def columns(self) -> list[float]:
         """x values of the table: all, or only those of the paper if there are many."""
-        theirs = {x for curve in self.curves for x in curve.published}
-        all_of_them = theirs | {x for curve in self.curves for x in curve.ours}
-        return sorted(all_of_them if len(all_of_them) <= _MANY or not theirs else theirs)
+        everything = sorted(self.frame["x"].unique())
+        theirs = sorted(self.frame.dropna(subset=["paper"])["x"].unique())
+        return theirs if theirs and len(everything) > _MANY else everything
+
+    def lines(self) -> list[tuple[Key, str, pd.DataFrame]]:
+        """Return key, name and rows of each line."""
+        names = OWN_NAMES | dict(paper.table(self.name).names)
+        groups = self.frame.groupby("line", sort=False)
+        return [(str(key), names.get(str(key), str(key)), rows) for key, rows in groups]
 
 
 def window(figure: str, text: str | None) -> range:
@@ -141,34 +140,38 @@ def window(figure: str, text: str | None) -> range:
     return range(first, last + 1)
 
 
-def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
-    """Build the panels of a figure; raise ValueError if no run has recorded the quantity."""
-    panels = FIGURES[figure](runs, updates)
-    for panel in panels:
-        if not any(curve.ours for curve in panel.curves):
+def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[Plot]:
+    """Build the plots of a figure; raise ValueError if no run has recorded the quantity."""
+    plots = FIGURES[figure](runs, updates)
+    for plot in plots:
+        if plot.frame["ours"].isna().all():
             raise ValueError(
-                f"{panel.name}: none of these runs has recorded it; run"
+                f"{plot.name}: none of these runs has recorded it; run"
                 f" `deepnet sweep {'fig4' if figure == 'fig3a' else figure}`"
             )
-    return panels
+    return plots
 
 
-def _panel(
+def _plot(
     name: str, title: str, x: str, y: str, points: Iterable[Point], log_y: bool = False
-) -> CurvePanel:
-    """Build a panel from points, with curves in the paper's order, then further ones of ours."""
-    points, table = list(points), paper.table(name)
-    rows = table.rows
-    there = dict.fromkeys(key for key, _, _ in points)
-    curves: dict[Key, Curve] = {}
-    for key in [*(key for key in rows if key in there), *(key for key in there if key not in rows)]:
-        theirs = rows.get(key, {}).items()
-        label = table.names.get(key) or OWN_NAMES.get(key, key)
-        curves[key] = Curve(key, label, {}, {float(place): float(value) for place, value in theirs})
-    for key, place, value in points:
-        if value is not None:
-            curves[key].ours.setdefault(place, []).append(value)
-    return CurvePanel(name, title, x, y, list(curves.values()), log_y)
+) -> Plot:
+    """Build a plot from points and the paper's values for the same lines."""
+    import pandas as pd
+
+    points, rows = list(points), paper.table(name).rows
+    present = dict.fromkeys(key for key, _, _ in points)
+    order = [key for key in rows if key in present] + [key for key in present if key not in rows]
+    measured = [point for point in points if point[2] is not None]
+    values = pd.DataFrame(measured, columns=["line", "x", "value"]).astype({"value": float})
+    # not pandas's own mean, which skips NaN
+    ours = values.groupby(["line", "x"])["value"].agg(
+        ours=lambda v: float(np.mean(v.to_numpy())), seeds="size", lowest="min", highest="max"
+    )
+    theirs = [(key, float(x), float(v)) for key in order for x, v in rows.get(key, {}).items()]
+    published = pd.DataFrame(theirs, columns=["line", "x", "paper"]).set_index(["line", "x"])
+    frame = ours.join(published, how="outer").reset_index().astype({"x": float})
+    frame["line"] = pd.Categorical(frame["line"], order)
+    return Plot(name, title, x, y, frame.sort_values(["line", "x"]), log_y)
 
 
 def _inputs(runs: Sequence[MonitoredRun], part: str) -> list[Point]:
@@ -202,47 +205,47 @@ def _by_depth(runs: Sequence[MonitoredRun]) -> list[MonitoredRun]:
     return sorted(runs, key=lambda run: run.depth)
 
 
-def _fig3a(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
+def _fig3a(runs: Sequence[MonitoredRun], updates: range) -> list[Plot]:
     chosen = [run for run in runs if run.cell.endswith("_warmup")]
     depth = max((int(run.depth) for run in chosen), default=0)
     title = f"(a) gradient norm of the top decoder layers, {_named(updates)}"
     points = _by_layer(chosen, updates, lowest=max(1, depth - 5))
-    return [_panel("fig3a", title, "decoder layer", "gradient norm", points)]
+    return [_plot("fig3a", title, "decoder layer", "gradient norm", points)]
 
 
-def _fig3b(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
+def _fig3b(runs: Sequence[MonitoredRun], updates: range) -> list[Plot]:
     title = f"(b) gradient norm of the last decoder layer, {_named(updates)}"
     layers = ((run, layer_gradients(run.at(updates))) for run in _by_depth(runs))
     points = [(run.kind, run.depth, norms[-1] if norms else None) for run, norms in layers]
-    return [_panel("fig3b", title, "layers per side", "gradient norm", points)]
+    return [_plot("fig3b", title, "layers per side", "gradient norm", points)]
 
 
-def _fig3c(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
+def _fig3c(runs: Sequence[MonitoredRun], updates: range) -> list[Plot]:
     epochs = ((run, enumerate(run.run.valid_loss)) for run in runs)
     points = [(run.cell, epoch, loss) for run, losses in epochs for epoch, (_, loss) in losses]
     title, x = "(c) validation loss by epoch", "epoch, the first is 0"
-    return [_panel("fig3c", title, x, "loss, bits per token", points)]
+    return [_plot("fig3c", title, x, "loss, bits per token", points)]
 
 
-def _fig4(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
+def _fig4(runs: Sequence[MonitoredRun], updates: range) -> list[Plot]:
     a, x = "(a) accumulated model update", "updates made"
     b = "(b) LayerNorm input after the feed-forward network"
     c = "(c) LayerNorm input after self-attention"
     d = f"(d) gradient norm of every decoder layer, {_named(updates)}"
     norm, layers = "norm, mean over LayerNorms", _by_layer(runs, updates)
     return [
-        _panel("fig4a", a, x, _MOVED, _moves(runs)),
-        _panel("fig4b", b, "iteration", norm, _inputs(runs, "ffn")),
-        _panel("fig4c", c, "iteration", norm, _inputs(runs, "self_attn")),
-        _panel("fig4d", d, "decoder layer", "gradient norm", layers, log_y=True),
+        _plot("fig4a", a, x, _MOVED, _moves(runs)),
+        _plot("fig4b", b, "iteration", norm, _inputs(runs, "ffn")),
+        _plot("fig4c", c, "iteration", norm, _inputs(runs, "self_attn")),
+        _plot("fig4d", d, "decoder layer", "gradient norm", layers, log_y=True),
     ]
 
 
-def _fig5(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
+def _fig5(runs: Sequence[MonitoredRun], updates: range) -> list[Plot]:
     title, x = f"model update by depth, {_named(updates, 'after update')}", "layers per side"
     updates_of_runs = ((run, mean(map(model_update, run.at(updates)))) for run in _by_depth(runs))
     points = [(run.kind, run.depth, value) for run, value in updates_of_runs]
-    return [_panel("fig5", title, x, _MOVED, points, log_y=True)]
+    return [_plot("fig5", title, x, _MOVED, points, log_y=True)]
 
 
 FIGURES: Final = {"fig3a": _fig3a, "fig3b": _fig3b, "fig3c": _fig3c, "fig4": _fig4, "fig5": _fig5}
@@ -295,14 +298,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read the runs, print the table, write CSV and image."""
     runs = read_runs(args.runs)
-    panels = make(args.figure, runs, window(args.figure, args.updates))
+    plots = make(args.figure, runs, window(args.figure, args.updates))
     setting = describe_settings(results.table_of([run.run for run in runs]))
-    print(to_markdown(panels, setting), end="")
+    print(to_markdown(plots, setting), end="")
     out = args.out or args.runs
     out.mkdir(parents=True, exist_ok=True)
     csv, image = out / f"{args.figure}.csv", out / f"{args.figure}.png"
-    write_text(csv, to_csv(panels))
-    save(draw(panels, setting), image)
+    write_text(csv, to_csv(plots))
+    save(draw(plots, setting), image)
     for file in (csv, image):
         say(f"written: {shown(file)}")
     return 0
@@ -310,111 +313,91 @@ def run(args: argparse.Namespace) -> int:
 
 def number(value: float | None, mark: str = "") -> str:
     """Format with three significant digits, without an exponent down to 0.001."""
-    if value is None:
+    if value is None or math.isnan(value):
         return MISSING
     if value and abs(value) < 1e-3:
         return f"{mark}{value:.2g}"
     return mark + (f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}")
 
 
-def to_markdown(plots: Sequence[CurvePanel], setting: str) -> str:
-    """Return a table per panel: a row per curve, with the paper's below it, marked ≈."""
+def to_markdown(plots: Sequence[Plot], setting: str) -> str:
+    """Return a table per plot: a row per line, with the paper's below it, marked ≈."""
     parts, notes = [], [f"ours: {setting}"]
-    for panel in plots:
-        table = paper.tables().get(panel.name)  # None where it is only ours
-        rows = [["", "", *(f"{x:g}" for x in panel.columns)]]
-        for curve in panel.curves:
-            rows.append([curve.name, "ours", *(number(curve.mean(x)) for x in panel.columns)])
-            if curve.published:
-                theirs = [number(curve.published.get(x), "≈") for x in panel.columns]
-                rows.append(["", "paper", *theirs])
-        parts.append(f"{panel.name}: {panel.title}\n\n{markdown(rows, 2)}\n")
-        if table is not None:
-            what = f"{table.certainty} (≈), {table.source}: {table.metric}"
-            notes.append(f"paper {panel.name}: {what}")
+    for plot in plots:
+        table = paper.table(plot.name)
+        rows = [["", "", *(f"{x:g}" for x in plot.columns)]]
+        for _, name, line in plot.lines():
+            values = line.set_index("x").reindex(plot.columns)
+            rows.append([name, "ours", *map(number, values["ours"])])
+            if line["paper"].notna().any():
+                rows.append(["", "paper", *(number(value, "≈") for value in values["paper"])])
+        parts.append(f"{plot.name}: {plot.title}\n\n{markdown(rows, 2)}\n")
+        what = f"{table.certainty} (≈), {table.source}: {table.metric}"
+        notes.append(f"paper {plot.name}: {what}")
     return "\n".join([*parts, *notes, ""])
 
 
-def to_csv(plots: Sequence[CurvePanel]) -> str:
-    """Return a line for every x of every curve, with the mean over seeds and their range."""
-    heading = ("panel", "line", "x", "ours", "seeds", "lowest", "highest", "paper")
-    lines: list[Sequence[object]] = [heading]
-    for panel, curve in ((plot, curve) for plot in plots for curve in plot.curves):
-        for x in sorted(curve.ours.keys() | curve.published.keys()):
-            ours: list[Any] = [""] * 4
-            if values := curve.ours.get(x, []):
-                ours = [curve.mean(x), len(values), min(values), max(values)]
-            row = [x, *ours, curve.published.get(x, "")]
-            plain = [f"{item:.6g}" if isinstance(item, float) else item for item in row]
-            lines.append([panel.name, curve.key, *plain])
-    return comma_separated(lines)
+def to_csv(plots: Sequence[Plot]) -> str:
+    """Return a row for every x of every line, with the mean over seeds and their range."""
+    import pandas as pd
+
+    frame = pd.concat([plot.frame.assign(panel=plot.name) for plot in plots])
+    columns = ["panel", "line", "x", "ours", "seeds", "lowest", "highest", "paper"]
+    frame = frame[columns].astype({"seeds": "Int64"})
+    text: str = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    return text
 
 
-def draw(plots: Sequence[CurvePanel], setting: str) -> Any:
-    """Draw two panels per row, with one legend if all have the same curves."""
+def draw(plots: Sequence[Plot], setting: str) -> Any:
+    """Draw two plots per row, with one legend if all have the same lines."""
     columns = min(2, len(plots))
     rows = math.ceil(len(plots) / columns)
-    width, height = _PANEL
+    width, height = _SIZE
     figure = new_figure((max(7.5, width * columns), height * rows + 0.9))
     grid = figure.subplots(rows, columns, squeeze=False)
-    alike = len(plots) > 1 and len({tuple(x.key for x in panel.curves) for panel in plots}) == 1
-    for axes, panel in zip(grid.flat, plots, strict=False):
-        _draw_panel(axes, panel)
+    alike = len(plots) > 1 and len({tuple(key for key, *_ in p.lines()) for p in plots}) == 1
+    for axes, plot in zip(grid.flat, plots, strict=False):
+        _draw_plot(axes, plot)
         if not alike:
             axes.legend(frameon=False, fontsize="small", handlelength=3.5)
     for axes in list(grid.flat)[len(plots) :]:
         axes.set_visible(False)
     if alike:
         labelled = grid[0][0].get_legend_handles_labels()
-        names = min(3, len(plots[0].curves))
+        names = min(3, len(plots[0].lines()))
         figure.legend(*labelled, loc="outside upper center", ncols=names, frameon=False)
-    sources = {table.source for p in plots if (table := paper.tables().get(p.name))}
-    theirs = f"read off {', '.join(sorted(sources))} of {paper.REFERENCE} (IWSLT-14 De-En)"
+    sources = ", ".join(sorted({paper.table(plot.name).source for plot in plots}))
+    theirs = f"read off {sources} of {paper.REFERENCE} (IWSLT-14 De-En)"
     caption = (f"full and dashed lines: ours, {setting}", f"dotted: {theirs}")
     lines = [line for text in caption for line in textwrap.wrap(text, 62 * columns + 20, **_WRAP)]
     figure.supxlabel("\n".join(lines), fontsize="small")
     return figure
 
 
-def _draw_panel(axes: Any, panel: CurvePanel) -> None:
-    # a curve looks the same in every panel, whichever others are there; a run with another start
-    # has the colour of the one that it is compared with
-    table = paper.tables().get(panel.name)
-    keys = [*(table.rows if table else ()), *(curve.key for curve in panel.curves)]
+def _draw_plot(axes: Any, plot: Plot) -> None:
+    # a line looks the same in every plot; with fairseq's initialisation it keeps its colour
+    keys = [*paper.table(plot.name).rows, *(key for key, *_ in plot.lines())]
     order = list(dict.fromkeys(key.replace(STOCK, "") for key in keys))
-    for curve in panel.curves:
-        _draw_curve(axes, curve, order.index(curve.key.replace(STOCK, "")), panel.log_y)
-    if panel.log_y:
+    for key, name, line in plot.lines():
+        look = look_of(order.index(key.replace(STOCK, "")))
+        color, marker = look["color"], look["marker"]
+        if plot.log_y:
+            line = line.mask(line[["ours", "lowest", "paper"]] <= 0)
+        ours, theirs = line.dropna(subset=["ours"]), line.dropna(subset=["paper"])
+        style = {"color": color, "marker": marker if len(ours) < _MANY else None, "markersize": 4}
+        dashes = "--" if STOCK in key else "-"
+        axes.plot(ours["x"], ours["ours"], dashes, linewidth=1.8, label=f"{name}, ours", **style)
+        if (ours["seeds"] > 1).any():
+            band = ours["lowest"], ours["highest"]
+            axes.fill_between(ours["x"], *band, color=color, alpha=0.18, linewidth=0)
+        if len(theirs):
+            hollow = {"color": color, "marker": marker, "markersize": 5, "linewidth": 1.1}
+            hollow |= {"markerfacecolor": "none", "label": f"{name}, paper"}
+            axes.plot(theirs["x"], theirs["paper"], ":", **hollow)
+    if plot.log_y:
         axes.set_yscale("log")
-    axes.set_title(textwrap.fill(panel.title, 70, **_WRAP), fontsize="medium")
-    axes.set_xlabel(panel.x)
-    axes.set_ylabel(f"{panel.y} (logarithmic)" if panel.log_y else panel.y)
+    axes.set_title(textwrap.fill(plot.title, 70, **_WRAP), fontsize="medium")
+    axes.set_xlabel(plot.x)
+    axes.set_ylabel(f"{plot.y} (logarithmic)" if plot.log_y else plot.y)
     axes.xaxis.get_major_locator().set_params(integer=True)
     clean(axes)
-
-
-def _draw_curve(axes: Any, curve: Curve, place: int, log_y: bool) -> None:
-    def shows(y: float | None) -> bool:
-        return y is not None and math.isfinite(y) and (y > 0 or not log_y)
-
-    look = look_of(place)
-    color, marker = look["color"], look["marker"]
-    xs = [x for x in sorted(curve.ours) if shows(curve.mean(x))]
-    if xs:
-        lows = [min(curve.ours[x]) for x in xs]
-        highs = [max(curve.ours[x]) for x in xs]
-        line = "--" if STOCK in curve.key else "-"
-        style = {
-            "color": color,
-            "marker": marker if len(xs) < _MANY_POINTS else None,
-            "markersize": 4,
-        }
-        means = [curve.mean(x) for x in xs]
-        axes.plot(xs, means, line, linewidth=1.8, label=f"{curve.name}, ours", **style)
-        if lows != highs:
-            axes.fill_between(xs, lows, highs, color=color, alpha=0.18, linewidth=0)
-    theirs = [point for point in sorted(curve.published.items()) if shows(point[1])]
-    if theirs:
-        hollow = {"color": color, "marker": marker, "markersize": 5, "linewidth": 1.1}
-        label = f"{curve.name}, paper"
-        axes.plot(*zip(*theirs, strict=True), ":", markerfacecolor="none", label=label, **hollow)

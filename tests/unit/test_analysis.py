@@ -13,7 +13,7 @@ from fairseq_deepnet import cli
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.analysis import (
     OWN_NAMES,
-    CurvePanel,
+    Plot,
     make,
     read_runs,
     window,
@@ -63,14 +63,14 @@ def fig4(tmp_path: Path) -> Path:
     return tmp_path / "fig4"
 
 
-def panels_of(figure: str, folder: Path, updates: str = "1-2") -> dict[str, CurvePanel]:
+def panels_of(figure: str, folder: Path, updates: str = "1-2") -> dict[str, Plot]:
     made = make(figure, read_runs(folder), window(figure, updates))
     return {panel.name: panel for panel in made}
 
 
-def points(panel: CurvePanel, key: str) -> dict[float, float | None]:
-    (line,) = [line for line in panel.curves if line.key == key]
-    return {x: line.mean(x) for x in sorted(line.ours)}
+def points(panel: Plot, key: str) -> dict[float, float | None]:
+    frame = panel.frame[panel.frame["line"] == key].dropna(subset=["ours"])
+    return dict(zip(frame["x"], frame["ours"], strict=True))
 
 
 def test_the_model_update_is_counted_in_updates_made_and_is_zero_before_the_first(
@@ -115,7 +115,7 @@ def test_figure_3a_has_the_runs_with_warm_up_alone_and_the_top_six_layers(tmp_pa
         (run / records.NAME).unlink()
         records.append(run / records.NAME, {"update": 1, "values": deep})
     (panel,) = panels_of("fig3a", folder).values()
-    assert [line.key for line in panel.curves] == ["post-ln_warmup"]
+    assert [key for key, *_ in panel.lines()] == ["post-ln_warmup"]
     assert points(panel, "post-ln_warmup") == {float(n): float(n) for n in range(13, 19)}
 
 
@@ -135,10 +135,9 @@ def test_figure_5_has_seeds_as_a_mean(tmp_path: Path) -> None:
             more = {"decoder_layers": depth, "seed": seed, "factor": factor}
             write_run(tmp_path / "r", f"deepnorm_{depth}l", "fig5", values, **more)
     panels = panels_of("fig5", tmp_path / "r", "2")
-    line = panels["fig5"].curves[0]
-    assert line.key == "deepnorm"
-    assert line.ours[6] == pytest.approx([0.2, 0.6])
-    assert line.mean(6) == pytest.approx(0.4)
+    assert points(panels["fig5"], "deepnorm")[6] == pytest.approx(0.4)
+    row = panels["fig5"].frame.set_index("x").loc[6]
+    assert (row["seeds"], row["lowest"], row["highest"]) == pytest.approx((2, 0.2, 0.6))
 
 
 def test_what_was_not_recorded_is_refused_with_the_command_that_records_it(tmp_path: Path) -> None:
