@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 try:
     import pandas as pd
@@ -26,38 +26,27 @@ from fairseq_deepnet.tools.plotting.images import CROSS
 from fairseq_deepnet.tools.scores import read_scores
 
 
-class Report(NamedTuple):
-    """Tables as Markdown, their entries as lines of a CSV, and the tables that are plotted."""
+def make(runs: pd.DataFrame) -> list[Table]:
+    """Return all tables for rows of results.csv."""
+    members = []
+    for sweep, rows in runs.groupby("sweep", dropna=False, sort=False):
+        is_single = pd.isna(sweep)
+        members += [tables.side_by_side(rows)] if is_single else tables.tables_of(str(sweep), rows)
+    return members
 
-    texts: list[str]
-    entries: list[pd.DataFrame]
-    plots: Sequence[Table] = ()
 
-    def save(self, folder: Path) -> None:
-        """Write report.md, report.csv, and NAME.png for each figure."""
-        texts = list(self.texts)
-        for table in self.plots:
+def save(members: Sequence[Table], folder: Path) -> None:
+    """Write report.md, report.csv, and NAME.png for each table with depths."""
+    texts = [table.markdown() for table in members]
+    for table in members:
+        if table.by_depth():
             images.save(against_depth(table), folder / f"{table.name}.png")
             texts.append(f"![{table.name}]({table.name}.png)\n")
-        entries = pd.concat(self.entries) if self.entries else pd.DataFrame()
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "report.csv", entries.to_csv(index=False, float_format="%.6g"))
-        write_text(folder / "report.md", "\n".join(texts))
-        say(f"written: {shown(folder / 'report.md')}, report.csv, {len(self.plots)} figures")
-
-
-def make(runs: pd.DataFrame) -> Report:
-    """Return all tables for rows of results.csv."""
-    texts, all_tables = [], []
-    for sweep, rows in runs.groupby("sweep", dropna=False, sort=False):
-        if pd.isna(sweep):
-            texts.append(tables.side_by_side(rows))
-            continue
-        members = tables.tables_of(str(sweep), rows)
-        texts += [table.markdown() for table in members]
-        all_tables += members
-    entries = [table.entries.drop(columns="text") for table in all_tables]
-    return Report(texts, entries, [table for table in all_tables if table.by_depth()])
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = pd.concat([table.entries for table in members])
+    write_text(folder / "report.csv", lines.to_csv(index=False, float_format="%.6g"))
+    write_text(folder / "report.md", "\n".join(texts))
+    say(f"written: {shown(folder / 'report.md')}, report.csv and figures")
 
 
 def against_depth(table: Table) -> Any:
@@ -132,16 +121,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the tables."""
     if args.significance:
-        systems, notes = significance.find_systems(args.folders)
-        frame, signatures = significance.compare(systems, args.samples)
-        notes = [*significance.NOTES, *signatures, *notes]
-        form = {"floatfmt": ["", "", *([".2f"] * 5), ".4f", ".4f"]}
-        report = Report([tables.layout("Paired significance tests", frame, notes, **form)], [frame])
+        members = [significance.compare(*significance.find_systems(args.folders), args.samples)]
     else:
-        report = make(_read(args.folders, args.score))
-    print("\n".join(report.texts), end="")
+        members = make(_read(args.folders, args.score))
+    print("\n".join(table.markdown() for table in members), end="")
     if args.out is not None:
-        report.save(args.out)
+        save(members, args.out)
     return 0
 
 

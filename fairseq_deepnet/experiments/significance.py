@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from fairseq_deepnet.experiments.results import find_runs, read_run
+from fairseq_deepnet.experiments.tables import Table
 from fairseq_deepnet.files import inside_project, shown
 from fairseq_deepnet.stock_names import in_stock_names
 from fairseq_deepnet.tools import configs
@@ -97,14 +98,14 @@ class MeanOfSeeds:
         return Score("BLEU", statistics.fmean(scores))
 
 
-def compare(systems: Systems, samples: int | None = None) -> tuple[pd.DataFrame, list[str]]:
+def compare(systems: Systems, notes: Sequence[str] = (), samples: int | None = None) -> Table:
     """Test every system against the first, with all seeds together.
 
     Args:
+        notes: notes about the systems
         samples: number of resamples and trials; sacreBLEU's defaults (1,000 and 10,000) for None
 
-    Returns a row per system, and the signatures of the tests. Raises ValueError if a recorded score
-    is not that of the stored hypotheses.
+    Raises ValueError if a recorded score is not that of the stored hypotheses.
     """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.significance import PairedTest
@@ -123,7 +124,7 @@ def compare(systems: Systems, samples: int | None = None) -> tuple[pd.DataFrame,
     frame["deviation"] = [statistics.stdev(s) if len(s) > 1 else None for s in scores]
     frame["difference"] = [None, *(frame["bleu"][1:] - frame["bleu"][0])]
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)  # it reports every step
-    notes = []
+    signed = []
     for test, kind in TESTS.items():
         metric: Any = {"BLEU": MeanOfSeeds(bleu)}
         paired = PairedTest(texts, metric, [first.references], kind, samples or 0)
@@ -138,8 +139,9 @@ def compare(systems: Systems, samples: int | None = None) -> tuple[pd.DataFrame,
             r.p_value if s != scores[0] else 1.0 for s, r in zip(scores, results, strict=True)
         ]
         frame[f"p ({test})"] = [None, *values[1:]]
-        notes.append(f"{test}: {signatures['BLEU']}")
-    return frame, notes
+        signed.append(f"{test}: {signatures['BLEU']}")
+    form = {"floatfmt": ["", "", *([".2f"] * 5), ".4f", ".4f"]}
+    return Table("Paired significance tests", frame, [*NOTES, *signed, *notes], frame, form=form)
 
 
 def _recompute_bleu(run: ScoredRun, bleu: Any) -> float:

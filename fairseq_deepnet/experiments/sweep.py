@@ -91,9 +91,9 @@ def run(args: argparse.Namespace) -> int:
     runs = [results.read_run(path) for path in results.find_runs(folder)]
     frame = results.table_of(runs)
     write_text(folder / results.FILE, frame.to_csv(index=False))
-    result = report.make(frame)
-    print("\n".join(result.texts), end="")
-    result.save(folder)
+    tables_of_sweep = report.make(frame)
+    print("\n".join(table.markdown() for table in tables_of_sweep), end="")
+    report.save(tables_of_sweep, folder)
     failed = [cell.name for cell in cells if status_of(folder / cell.name) is Status.FAILED]
     if failed:
         names = ", ".join(failed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -38,28 +38,32 @@ MEASURES: Final = {
 
 @dataclass
 class Table:
-    """Entries by row and column.
+    """A table as it is shown, and its entries as lines of a CSV.
 
     Args:
+        grid: the table as text or numbers
+        entries: of each cell of a sweep's table: table, row, column, measure, ours (mean),
+            deviation (sample standard deviation), seeds (successful runs), paper, delta, status
+            (done, or the worst of all seeds), runs
         row, column: names of the axes, such as scheme and depth
-        entries: a line of the CSV per entry: table, row, column, measure, ours (mean), deviation
-            (sample standard deviation), seeds (successful runs), paper, delta, status (done, or the
-            worst of all seeds), runs, and text
         names: row -> name in the paper; empty for a table of our own
         laws: line -> law of depth fitted to our means
+        form: arguments of tabulate
     """
 
     title: str
-    row: str
-    column: str
-    entries: pd.DataFrame
+    grid: pd.DataFrame
     notes: list[str]
+    entries: pd.DataFrame = field(default_factory=pd.DataFrame)
+    row: str = ""
+    column: str = ""
     names: dict[Key, str] = field(default_factory=dict)
     laws: dict[Key, Law] = field(default_factory=dict)
+    form: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """Name of the table and of its figure."""
+        """Name of a sweep's table and of its figure."""
         return str(self.entries["table"].iloc[0])
 
     def by_depth(self) -> dict[Key, pd.DataFrame]:
@@ -71,18 +75,12 @@ class Table:
         return {str(key): rows.set_index(depth) for key, rows in numbered.groupby(line, sort=False)}
 
     def markdown(self) -> str:
-        """Return the text of the entries by row and column."""
-        grid = self.entries.set_index(["row", "column"])["text"].unstack(sort=False)
-        grid = grid.rename(self.names).rename_axis(index=self.row).reset_index()
-        grid.columns = [f"{self.column} {c}" if paper.is_number(c) else c for c in grid.columns]
-        return layout(self.title, grid, self.notes, disable_numparse=True)
-
-
-def layout(title: str, grid: pd.DataFrame, notes: Sequence[str], **form: Any) -> str:
-    """Lay a table out as Markdown, with a title and a list of notes; `form` is tabulate's."""
-    grid = grid.astype(object).where(grid.notna(), None)
-    table = grid.to_markdown(index=False, missingval=MISSING, **form)
-    return "\n\n".join([f"### {title}", table, "\n".join(f"- {note}" for note in notes)]) + "\n"
+        """Return the title, the table and a list of notes."""
+        grid = self.grid.astype(object).where(self.grid.notna(), None)
+        text = grid.to_markdown(index=False, missingval=MISSING, **self.form)
+        return (
+            "\n\n".join([f"### {self.title}", text, "\n".join(f"- {n}" for n in self.notes)]) + "\n"
+        )
 
 
 # From rows of results.csv to a table.
@@ -145,8 +143,13 @@ def build(
             here, shown = runs[(runs[row] == r) & (runs[column] == c)], measure or c
             place = {"table": name, "row": r, "column": c, "measure": shown}
             lines.append(place | _entry(here, shown, published.value(r, c) if published else None))
+    entries = pd.DataFrame(lines)
+    grid = entries.set_index(["row", "column"])["text"].unstack(sort=False)
+    grid = grid.rename(published.names if published else {}).rename_axis(index=row).reset_index()
+    grid.columns = pd.Index([f"{column} {c}" if paper.is_number(c) else c for c in grid.columns])
     title = f"{runs['title'].iloc[0]}{title}" + (f": {measure}" if measure else "")
-    table = Table(title, row, column, pd.DataFrame(lines), [])
+    table = Table(title, grid, [], entries.drop(columns="text"), row, column)
+    table.form = {"disable_numparse": True}
     if published:
         table.title, table.names = published.title, published.names
         source = f"{paper.REFERENCE}, {published.source}: {published.metric}"
@@ -316,10 +319,10 @@ def tables_of(sweep: str, runs: pd.DataFrame) -> list[Table]:
     return [t for n, t in enumerate(tables) if n == 0 or t.entries["ours"].notna().any()]
 
 
-def side_by_side(runs: pd.DataFrame) -> str:
+def side_by_side(runs: pd.DataFrame) -> Table:
     """Compare runs outside of sweeps, one per line."""
     names = ["run", "layers", "scheme_or_arch", "parameters", "updates", "best_valid_nll"]
-    names += ["bleu", "chrf"]
+    grid = runs[[*names, "bleu", "chrf"]].convert_dtypes()
     notes = ["best_valid_nll: the lowest of the run, without label smoothing, in bits per token"]
     notes += _describe_scores(runs) + _list_failures(runs)
-    return layout("Runs side by side", runs[names].convert_dtypes(), notes, floatfmt=".3f")
+    return Table("Runs side by side", grid, notes, form={"floatfmt": ".3f"})

@@ -79,9 +79,8 @@ def runs(tmp_path: Path, reference: Path) -> list[Path]:
 
 def compared(targets: list[Path], samples: int | None = None) -> tuple[pd.DataFrame, list[str]]:
     """Return a row per system, and all notes."""
-    systems, notes = find_systems(targets)
-    frame, signatures = compare(systems, samples)
-    return frame.set_index("system"), [*signatures, *notes]
+    table = compare(*find_systems(targets), samples)
+    return table.entries.set_index("system"), table.notes
 
 
 def test_the_numbers_are_those_of_sacrebleus_own_command_line(runs: list[Path]) -> None:
@@ -91,8 +90,8 @@ def test_the_numbers_are_those_of_sacrebleus_own_command_line(runs: list[Path]) 
         row = list(frame.loc[name, columns])
         assert row[:3] == pytest.approx(scores, abs=1e-4)
         assert row[3:] == pytest.approx([bootstrap, randomisation], abs=1e-9, nan_ok=True)
-    assert "|bs:1000|seed:12345|" in notes[0]
-    assert "|ar:10000|seed:12345|" in notes[1]
+    assert "|bs:1000|seed:12345|" in notes[3]
+    assert "|ar:10000|seed:12345|" in notes[4]
 
 
 def test_p_is_small_for_a_better_system_and_large_for_one_as_good(

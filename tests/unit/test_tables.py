@@ -13,22 +13,22 @@ import pytest
 
 from fairseq_deepnet import cli, ended
 from fairseq_deepnet.experiments import results
-from fairseq_deepnet.experiments.report import Report, against_depth, make
-from fairseq_deepnet.experiments.tables import MEASURES
+from fairseq_deepnet.experiments.report import against_depth, make
+from fairseq_deepnet.experiments.tables import MEASURES, Table
 from tests.support.cells import SIGNATURE, write_cell, write_config, write_log, write_score
 
 
-def report_of(folder: Path) -> Report:
+def report_of(folder: Path) -> list[Table]:
     return make(results.table_of(list(map(results.read_run, results.find_runs(folder)))))
 
 
 def rows_of(folder: Path) -> list[dict[str, str]]:
-    lines = pd.concat(report_of(folder).entries).to_csv(float_format="%.6g")
+    lines = pd.concat(table.entries for table in report_of(folder)).to_csv(float_format="%.6g")
     return pd.read_csv(io.StringIO(lines), dtype=str, keep_default_na=False).to_dict("records")
 
 
 def text_of(folder: Path) -> str:
-    return "\n".join(report_of(folder).texts)
+    return "\n".join(table.markdown() for table in report_of(folder))
 
 
 def line_of(start: str, text: str) -> list[str]:
@@ -197,9 +197,9 @@ def test_every_further_factor_splits_the_tables_instead_of_counting_as_a_seed(
     for eps, nll in (("1e-8", 7.5), ("1e-4", 6.5)):
         values = {"depth": "6", "lr": "1e-3", "scheme": "deepnorm", "eps": eps}
         cell(tmp_path, "deepnorm", 6, nll, values=values, name=f"a{eps}")
-    assert [text.splitlines()[0] for text in report_of(tmp_path).texts] == [
-        "### A comparison, scheme deepnorm, eps 1e-4: valid_nll",
-        "### A comparison, scheme deepnorm, eps 1e-8: valid_nll",
+    assert [table.title for table in report_of(tmp_path)] == [
+        "A comparison, scheme deepnorm, eps 1e-4: valid_nll",
+        "A comparison, scheme deepnorm, eps 1e-8: valid_nll",
     ]
     assert [row["ours"] for row in rows_of(tmp_path)] == ["6.5", "7.5"]
 
@@ -244,7 +244,7 @@ def test_of_several_options_those_that_end_best_on_validation_are_shown(tmp_path
 
 def drawn(folder: Path) -> dict[str, Any]:
     """Return matplotlib's figures of a sweep, by name."""
-    return {table.name: against_depth(table) for table in report_of(folder).plots}
+    return {table.name: against_depth(table) for table in report_of(folder)}
 
 
 @pytest.fixture
