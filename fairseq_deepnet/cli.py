@@ -93,35 +93,30 @@ class Parser(argparse.ArgumentParser):
         return args
 
 
-def set_defaults(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
-    """Let variables of the environment be the defaults of options: GPUS=8 is --gpus 8.
+def words_of(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> list[str]:
+    """Return the options that variables of the environment set: GPUS=8 is --gpus=8.
 
     Only scripts ask for this (`deepnet SUBCOMMAND --variables`): a shell may have exported DATA or
     OUT for something else. An empty variable counts as not set. A switch takes 0 or 1.
 
-    Raises ValueError, naming the variable, for a value that the option would refuse, and for
-    DRY_RUN=1 where there is no --dry-run: a command that ignored it would write.
+    Raises ValueError for DRY_RUN=1 where there is no --dry-run: such a command would write.
     """
     if environment.get("DRY_RUN", "0") != "0" and "--dry-run" not in parser._option_string_actions:
         raise ValueError(
             f"DRY_RUN is {environment['DRY_RUN']!r}, and this has no dry run; unset it"
         )
-    for action in parser._actions:
-        for name in map(variable_of, action.option_strings):
-            text = environment.get(name)
-            if not text or action.nargs in ("+", "*") or name in ("H", "HELP"):
-                continue
-            action.required = False
-            if action.nargs == 0:
-                if text not in ("0", "1"):
-                    raise ValueError(f"{name} is {text!r}; it must be 0 or 1")
-                action.default = action.const if text == "1" else action.default
-                continue
-            try:
-                action.default = parser._get_value(action, text)
-                parser._check_value(action, action.default)
-            except argparse.ArgumentError as error:
-                raise ValueError(f"{name}: {explain_usage(error.message, parser)}") from error
+    words = []
+    for option, action in parser._option_string_actions.items():
+        text = environment.get(variable_of(option))
+        if not text or option in ("-h", "--help") or action.nargs in ("+", "*"):
+            continue
+        if action.nargs != 0:
+            words.append(f"{option}={text}")
+        elif text not in ("0", "1"):
+            raise ValueError(f"{variable_of(option)} is {text!r}; it must be 0 or 1")
+        else:
+            words += [option] * int(text)
+    return words
 
 
 def variable_of(option: str) -> str:
@@ -171,8 +166,7 @@ def _run(name: str, words: Sequence[str]) -> int:
     parser = Parser(prog=f"deepnet {name}", description=help_line)
     module.add_arguments(parser)
     if words[:1] == ["--variables"]:  # a script
-        set_defaults(parser, os.environ)
-        words = words[1:]
+        words = [*words_of(parser, os.environ), *words[1:]]
     parse = getattr(module, "parse", Parser.parse)
     return int(module.run(parse(parser, words)))
 

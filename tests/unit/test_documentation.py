@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.cli import set_defaults
+from fairseq_deepnet.cli import words_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md")]
@@ -63,11 +63,10 @@ def test_a_printed_command_is_one_that_there_is(page: str, command: str) -> None
     module = importlib.import_module(f"fairseq_deepnet.{cli.SUBCOMMANDS[rest[0]][0]}")
     parser = cli.Parser(prog=rest[0])
     module.add_arguments(parser)
-    set_defaults(parser, variables)
     parse = getattr(module, "parse", cli.Parser.parse)
     with contextlib.suppress(IncompleteError):  # in the text stand parts of commands
         try:
-            parse(parser, rest[1:])
+            parse(parser, [*words_of(parser, variables), *rest[1:]])
         except ValueError as error:
             if "arguments are required" in str(error):
                 raise IncompleteError from error

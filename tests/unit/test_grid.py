@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.cli import set_defaults
+from fairseq_deepnet.cli import words_of
 from fairseq_deepnet.experiments import sweep
 from fairseq_deepnet.experiments.grid import (
     FOLDER,
@@ -290,8 +290,7 @@ def test_a_printed_command_runs_what_it_says(command: str) -> None:
     name, *overrides = words[start + 2 :]
     parser = cli.Parser()
     sweep.add_arguments(parser)
-    set_defaults(parser, variables)
-    args = parser.parse([name, *overrides])
+    args = parser.parse([*words_of(parser, variables), name, *overrides])
     cells = sweep.choose_cells(args, load_sweep(name))
     assert cells
     factors = {factor.name for factor in load_sweep(name).factors}

@@ -261,7 +261,7 @@ def test_a_damaged_last_checkpoint_is_fixed(record: Recorder) -> None:
         (["--lr"], {}, "--lr: expected one argument"),
         (["--lr", "fast"], {}, "--lr: invalid value: 'fast'"),
         (["stray"], {}, "'stray' belongs to no option"),
-        (["--save-dir", "x"], {}, "save-dir: deepnet train sets this itself; set RUN"),
+        (["--save-dir", "x"], {}, "save-dir: deepnet train sets this itself, by RUN"),
         ([], {"gpus": "64"}, "GPUS=64, but only"),
         ([], {"nodes": "0"}, "at least 1 is needed"),
         (["--on-divergence=fallback", "--fallbacks=lr/2"], {}, "'lr/2' is no step"),

@@ -57,15 +57,10 @@ class Batch:
         """Tokens of one update over all devices."""
         return self.max_tokens * self.update_freq * self.devices
 
-    @property
-    def is_exact(self) -> bool:
-        """True if this is the recipe's batch."""
-        return self.tokens == self.wanted
-
     def __str__(self) -> str:
         parts = f"{self.max_tokens:,} tokens x {self.devices} x update-freq {self.update_freq}"
         text = f"{self.tokens:,} tokens per update = {parts}"
-        if not self.is_exact:
+        if self.tokens != self.wanted:
             off = 100 * (self.tokens - self.wanted) / self.wanted
             text += f" (rounded: the recipe wants {self.wanted:,}, {off:+.1f} %)"
         return text
@@ -75,7 +70,7 @@ def split_batch(wanted: int, max_tokens: int, devices: int) -> Batch:
     """Share `wanted` tokens per update among devices that hold `max_tokens` each.
 
     If one step of all devices exceeds `wanted`, each takes an equal, smaller share. Otherwise
-    update-freq is the nearest whole number, and `is_exact` tells whether it fits.
+    update-freq is the nearest whole number.
     """
     if wanted < devices:
         raise ValueError(f"{wanted} tokens cannot be shared among {devices} devices")

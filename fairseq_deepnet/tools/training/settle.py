@@ -29,15 +29,8 @@ from fairseq_deepnet.tools.trained_model import refuse_other_vocabulary
 from fairseq_deepnet.tools.training import fallbacks, launch, run_folder
 from fairseq_deepnet.tools.training.launch import Plan
 
-MANAGED: Final = {
-    "save-dir": "RUN=FOLDER",
-    "user-dir": "nothing; it is always this plugin",
-    "cpu": "GPUS=0",
-    "distributed-world-size": "GPUS=N or CPU_PROCESSES=N",
-    "bf16": "PRECISION=bf16",
-    "fp16": "PRECISION=fp16",
-}
-"""Options that deepnet train sets itself, and what to set instead."""
+MANAGED: Final = ("save-dir", "user-dir", "cpu", "distributed-world-size", "bf16", "fp16")
+"""Options that follow from RUN, GPUS, CPU_PROCESSES and PRECISION."""
 RESETS: Final = {
     f"--reset-{part}" for part in ("optimizer", "lr-scheduler", "meters", "dataloader")
 }
@@ -121,10 +114,12 @@ def settle(args: argparse.Namespace) -> PlannedRun:
     """
     config = configs.load_config(args.config)
     configs.override(config, fairseq_options.read_options(args.extra), "command line")
-    for key, remedy in MANAGED.items():
+    for key in MANAGED:
         if key in config.options:
-            source = config.sources[key]
-            raise ValueError(f"{source}: {key}: deepnet train sets this itself; set {remedy}")
+            raise ValueError(
+                f"{config.sources[key]}: {key}: deepnet train sets this itself, by RUN=FOLDER,"
+                " GPUS=N, CPU_PROCESSES=N and PRECISION=NAME"
+            )
     if args.data is None and "data" not in config.recipe:
         raise ValueError(f"{args.config} names no recipe.data; set DATA=FOLDER")
     data = inside_project(args.data or str(config.recipe["data"]))

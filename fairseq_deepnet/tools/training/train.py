@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from fairseq_deepnet import ended
 from fairseq_deepnet.ended import Why
@@ -107,9 +107,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def say(text: str) -> None:
-    """Print a line on standard error, unless the terminal is closed."""
-    with contextlib.suppress(OSError):
-        print(f"[train] {text}", file=sys.stderr, flush=True)
+    """Report a step of the supervisor on standard error."""
+    _print([f"[train] {text}"], sys.stderr)
+
+
+def _print(lines: Sequence[str], file: TextIO | None = None) -> None:
+    """Print lines, unless the terminal is closed."""
+    with contextlib.suppress(OSError, ValueError):
+        print(*lines, sep="\n", end="\n" if lines else "", file=file, flush=True)
 
 
 def _plan(args: argparse.Namespace) -> Plan:
@@ -158,18 +163,13 @@ class Child:
                 while process.poll() is None and time.monotonic() <= self.ends_by + LEEWAY:
                     while caught:
                         self._pass_on(caught.popleft(), process)
-                    self._show(self.view.read(log))
+                    _print(self.view.read(log))
                     time.sleep(TICK)
             finally:
                 _signal(signal.SIGKILL, -process.pid)
                 process.wait()
-            self._show(self.view.read(log, is_over=True))
+            _print(self.view.read(log, is_over=True))
         return self._judge(process.returncode)
-
-    def _show(self, lines: Sequence[str]) -> None:
-        if lines:
-            with contextlib.suppress(OSError, ValueError):  # the terminal is closed
-                print("\n".join(lines), flush=True)
 
     @property
     def _ending(self) -> signal.Signals:
