@@ -14,9 +14,8 @@ import logging
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -40,8 +39,7 @@ NOTES: Final = (
 )
 
 
-@dataclass(frozen=True)
-class ScoredRun:
+class ScoredRun(NamedTuple):
     """Translations of a test set by one run.
 
     Args:
@@ -49,9 +47,7 @@ class ScoredRun:
         seed: seed of the run; "?" without a config
         settings: everything that defines the system except the seed
         hypotheses: detokenised translations, in corpus order
-        signature: parts of sacreBLEU's signature: tok, case, ...
-        bleu: recorded score
-        decoding: description of search, engine and averaging
+        record: content of the file
     """
 
     file: Path
@@ -60,9 +56,7 @@ class ScoredRun:
     settings: str
     hypotheses: list[str]
     references: list[str]
-    signature: dict[str, str]
-    bleu: float
-    decoding: str
+    record: dict[str, Any]
 
 
 Systems = dict[str, list[ScoredRun]]
@@ -111,8 +105,9 @@ def compare(systems: Systems, notes: Sequence[str] = (), samples: int | None = N
     from sacrebleu.significance import PairedTest
 
     first = next(iter(systems.values()))[0]
-    tokenizer = scoring.check_tokenizer(first.signature.get("tok", "13a"))
-    bleu = BLEU(tokenize=tokenizer, lowercase=first.signature.get("case") == "lc")
+    signature = dict(part.split(":", 1) for part in first.record["bleu_signature"].split("|"))
+    tokenizer = scoring.check_tokenizer(signature.get("tok", "13a"))
+    bleu = BLEU(tokenize=tokenizer, lowercase=signature.get("case") == "lc")
     scores = [[_recompute_bleu(run, bleu) for run in runs] for runs in systems.values()]
     texts: list[Any] = [
         (name, list(zip(*(run.hypotheses for run in runs), strict=True)))
@@ -146,12 +141,12 @@ def compare(systems: Systems, notes: Sequence[str] = (), samples: int | None = N
 
 def _recompute_bleu(run: ScoredRun, bleu: Any) -> float:
     """Return the exact BLEU of a run; raise ValueError if the recorded score differs."""
-    score = math.nan
+    recorded, score = float(run.record["bleu"]), math.nan
     if len(run.hypotheses) == len(run.references):
         score = float(bleu.corpus_score(run.hypotheses, [run.references]).score)
-    if not abs(score - run.bleu) < 0.01:
+    if not abs(score - recorded) < 0.01:
         raise ValueError(
-            f"{shown(run.file)} contains BLEU {run.bleu:.2f}, but its {len(run.hypotheses)} "
+            f"{shown(run.file)} contains BLEU {recorded:.2f}, but its {len(run.hypotheses)} "
             f"hypotheses have {score:.2f} against the current reference; score it again"
         )
     return score
@@ -182,7 +177,7 @@ def find_systems(targets: Sequence[Path]) -> tuple[Systems, list[str]]:
         pair = f"{shown(scored[0].file)} and {shown(run.file)}"
         if run.references != scored[0].references:
             raise ValueError(f"{pair} are scores of different test sets")
-        if any(run.signature.get(key) != scored[0].signature.get(key) for key in ("tok", "case")):
+        if run.record["bleu_signature"] != scored[0].record["bleu_signature"]:
             raise ValueError(f"{pair} have different signatures; score one again")
     groups: dict[str, list[ScoredRun]] = {}
     for run in scored:
@@ -203,7 +198,10 @@ def find_systems(targets: Sequence[Path]) -> tuple[Systems, list[str]]:
         left_out = [run.seed for run in runs if run not in systems[name]]
         if left_out:
             notes.append(f"{name}: seed {', '.join(left_out)} is left out, as others lack it")
-    kinds = {name: ", ".join(sorted({r.decoding for r in runs})) for name, runs in systems.items()}
+    kinds = {
+        name: ", ".join(sorted({decoding(r.record) for r in runs}))
+        for name, runs in systems.items()
+    }
     if len(set(kinds.values())) > 1:
         notes += [f"decoded differently: {name}: {kind}" for name, kind in kinds.items()]
     return systems, notes
@@ -213,9 +211,8 @@ def read_scored_run(file: Path) -> ScoredRun:
     """Read a score with its hypotheses and references."""
     try:
         record = json.loads(file.read_bytes())
-        signature = dict(part.split(":", 1) for part in record["bleu_signature"].split("|"))
-        bleu, reference = float(record["bleu"]), inside_project(record["reference"])
-    except (IsADirectoryError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reference, _ = inside_project(record["reference"]), record["bleu_signature"]
+    except (IsADirectoryError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{shown(file)} is no score of one direction ({error})") from error
     folders = file.resolve().parents
     run = next((folder for folder in folders[1:4] if (folder / "config.yaml").is_file()), None)
@@ -225,14 +222,6 @@ def read_scored_run(file: Path) -> ScoredRun:
         options = in_stock_names(config.options)
         seed = str(options.pop("seed", "?"))
         settings = json.dumps([options, config.recipe, file.name], sort_keys=True, default=str)
-    return ScoredRun(
-        file=file,
-        name=(run or folders[1]).name,
-        seed=seed,
-        settings=settings,
-        hypotheses=list(read_lines(file.with_suffix(".txt"))),
-        references=list(read_lines(reference)),
-        signature=signature,
-        bleu=bleu,
-        decoding=decoding(record),
-    )
+    hypotheses, references = (list(read_lines(p)) for p in (file.with_suffix(".txt"), reference))
+    name = (run or folders[1]).name
+    return ScoredRun(file, name, seed, settings, hypotheses, references, record)

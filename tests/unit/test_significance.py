@@ -116,7 +116,7 @@ def test_seeds_of_a_system_are_tested_together(tmp_path: Path, reference: Path) 
             targets.append(tmp_path / f"{name}.seed{seed}")
             write_run(targets[-1], reference, hypotheses, seed=seed)
     frame, notes = compared(targets, samples=200)
-    first = [read_scored_run(target / "scores" / NAME).bleu for target in targets[:2]]
+    first = [read_scored_run(target / "scores" / NAME).record["bleu"] for target in targets[:2]]
     baseline, other = frame.loc["a.seed1"], frame.loc["b.seed1"]
     assert baseline["bleu"] == pytest.approx(sum(first) / 2, abs=1e-3)
     assert baseline["deviation"] == pytest.approx(abs(first[0] - first[1]) / 2**0.5, abs=1e-3)
