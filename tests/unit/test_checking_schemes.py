@@ -83,4 +83,4 @@ def test_what_is_printed_of_deepnorm_are_the_papers_numbers() -> None:
     assert (encoder.alpha, decoder.alpha) == ("1.999", "2.711")
     assert (encoder.expected_beta, decoder.expected_beta) == ("0.353", "0.261")
     assert encoder.norm == decoder.norm == "after the sum"
-    assert {row.found for row in decoder.residuals} == {"LN(2.711 x + G(x))"}
+    assert {row.measured for row in decoder.residuals} == {"LN(2.711 x + G(x))"}

@@ -30,7 +30,6 @@ from fairseq_deepnet.schemes import (
 from fairseq_deepnet.schemes.base import VALUE_PATH
 from fairseq_deepnet.tools.checking.findings import Fault, WeightRow, inside
 from fairseq_deepnet.tools.checking.measure import rms
-from fairseq_deepnet.tools.tables import listed
 
 BERT_STD: Final = 0.02
 STANDARD_ERRORS: Final = 5
@@ -62,7 +61,6 @@ class Claim:
         whole: True for a model of ours or of fairseq's, of which all parameters are judged.
         scaled_ends: True if the scheme may change embeddings and vocabulary projection.
         bert_ends: embeddings N(0, 0.02) instead of N(0, 1 / C).
-        frozen: what of the LayerNorms in its layers is not trained, as --freeze-norms.
     """
 
     schemes: dict[Side, ResidualScheme]
@@ -72,7 +70,6 @@ class Claim:
     whole: bool = False
     scaled_ends: bool = True
     bert_ends: bool = False
-    frozen: str = "none"
 
     def scheme_text(self, side: Side) -> str:
         """Name the scheme of a side, and what of it is not its default."""
@@ -127,7 +124,6 @@ def make_claim(
         whole=True,
         scaled_ends=not is_stock,
         bert_ends=isinstance(model, RobertaModel),
-        frozen=getattr(args, "freeze_norms", "none"),
     )
 
 
@@ -316,25 +312,6 @@ def _ends_only(row: WeightRow) -> WeightRow:
     return dataclasses.replace(row, expected=expected, measured=measured)
 
 
-def check_norms(stack: Stack, faults: list[Fault]) -> list[WeightRow]:
-    """Return rows of a stack's LayerNorms: weights 1, biases 0; add their faults."""
-    named = stack.module.named_modules()
-    norms = {name: module for name, module in named if isinstance(module, nn.LayerNorm)}
-    rows = []
-    for attribute, what, value in (("weight", "weights - 1", 1), ("bias", "biases", 0)):
-        tensors = {n: t for n, m in norms.items() if (t := getattr(m, attribute)) is not None}
-        if not tensors:
-            continue
-        label = f"LayerNorms' {what} ({len(tensors)})"
-        row, off = weight_row(label, [0.0] * len(tensors), [t - value for t in tensors.values()])
-        rows.append(_ends_only(row))
-        if off:
-            names = listed([list(tensors)[index] for index in off])
-            where = f"{stack.side.value} LayerNorms' {attribute}s"
-            faults.append(Fault("norms", where, f"not {value} in {names}", f"{value}"))
-    return rows
-
-
 def end_factors(claim: Claim, stacks: Sequence[Stack]) -> dict[int, float]:
     """Return what the schemes multiply embeddings and projections by: id of weight -> factor.
 
@@ -379,9 +356,6 @@ def check_ends(
         std *= factors.get(id(weight), 1.0)
         body = weight.detach()
         if padding is not None:
-            if body[padding].any():
-                text = f"its padding row {padding} is not zero"
-                faults.append(Fault("embeddings", name, text, "zeros"))
             body = torch.cat([body[:padding], body[padding + 1 :]])
         row, _ = weight_row(name, [std], [body])
         rows.append(row)

@@ -15,19 +15,19 @@ MARKS: Final = {True: "ok", False: "OFF", None: ""}
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A deviation from the claim: in a part of the model, `found` instead of `expected`.
+    """A deviation from the claim: in a part of the model, `measured` instead of `expected`.
 
-    `kind` is a word to count faults by, such as `weights`.
+    `kind` is a category, such as `weights`.
     """
 
     kind: str
     where: str
-    found: str
+    measured: str
     expected: str
 
     def sentence(self) -> str:
         """Return the whole in one sentence."""
-        return f"{self.where}: {self.found}, expected {self.expected}."
+        return f"{self.where}: {self.measured}, expected {self.expected}."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +35,11 @@ class WeightRow:
     """Standard deviations around 0 of a kind of parameter, such as `self_attn.q_proj`.
 
     Args:
-        expected, measured: a number per layer, or the least and the greatest of many.
-        gain, measured_gain: these over Xavier's; empty where it has none.
-        ratio: measured over expected, all layers pooled; None where 0 is expected.
-        tolerance: largest distance of `ratio` from 1.
-        fine: None where nothing is expected.
+        expected, measured: a number per layer, or the smallest and largest of many.
+        gain, measured_gain: ratios to Xavier's; empty for parameters without one.
+        ratio: measured / expected, all layers pooled; None if 0 is expected.
+        tolerance: largest allowed distance of `ratio` from 1.
+        fine: None if nothing is expected.
     """
 
     name: str
@@ -53,7 +53,7 @@ class WeightRow:
     note: str = ""
 
     def measured_only(self) -> WeightRow:
-        """Return the row of trained weights, of which nothing is expected."""
+        """Return the row without expectations, for trained weights."""
         return dataclasses.replace(self, expected=(), gain=(), ratio=None, fine=None)
 
 
@@ -62,14 +62,14 @@ class ResidualRow:
     """Formula of stream and branch of one sublayer of all layers of a stack."""
 
     name: str
-    found: str
+    measured: str
     expected: str
     fine: bool
 
 
 @dataclasses.dataclass
 class StackFindings:
-    """One stack: what is claimed and what was measured."""
+    """Claim and measurements of one stack."""
 
     side: Side
     scheme: str
@@ -80,14 +80,13 @@ class StackFindings:
     expected_beta: str = ""
     norm: str = ""
     expected_norm: str = ""
-    growth: tuple[float, float] | None = None
     residuals: list[ResidualRow] = dataclasses.field(default_factory=list)
     rows: list[WeightRow] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
 class Findings:
-    """All of it; `judged` says if initial weights could be, `rows` are outside the stacks."""
+    """A report. `judged`: initial weights were judged; `rows`: parameters outside the stacks."""
 
     subject: str
     claim: str
@@ -104,7 +103,7 @@ class Findings:
         return not self.faults
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the report as plain values."""
         content: dict[str, Any] = strict(dataclasses.asdict(self))
         content["verdict"] = "fine" if self.is_fine else "off"
         for fault, plain in zip(self.faults, content["faults"], strict=True):
@@ -112,7 +111,7 @@ class Findings:
         return content
 
     def __str__(self) -> str:
-        """Return the report: a section per side, then what is off, in sentences."""
+        """Return the report: a section per side, then the faults in sentences."""
         parts = [f"{self.subject}: {self.parameters:,} parameters\njudged as {self.claim}"]
         parts += [_side(side) for side in self.sides]
         if self.rows:
@@ -140,7 +139,7 @@ def layer_numbers(numbers: Sequence[int]) -> str:
 
 
 def inside(off: Sequence[int], layers: int) -> str:
-    """Return ` in layer 3` where some layers are off, nothing where all are."""
+    """Return ` in layer 3` if some layers are off, nothing if all are."""
     return f" in {layer_numbers(off)}" if 0 < len(off) < layers else ""
 
 
@@ -149,16 +148,11 @@ def _side(side: StackFindings) -> str:
         ("alpha", side.alpha, side.expected_alpha, ""),
         ("beta (gain of v_proj, out_proj, fc1, fc2)", side.beta, side.expected_beta, ""),
         ("LayerNorm", side.norm, side.expected_norm, ""),
-        *((row.name, row.found, row.expected, MARKS[row.fine]) for row in side.residuals),
+        *((row.name, row.measured, row.expected, MARKS[row.fine]) for row in side.residuals),
     ]
-    if side.growth is not None:
-        low, high = (f"{rms:.3g}" for rms in side.growth)
-        rows.append(
-            ("RMS of the stream", f"{low} before the first layer, {high} after all", "", "")
-        )
     head = f"{side.side.value.capitalize()}: {side.layers} layers, {side.scheme}"
     return "\n".join(
-        [head, *_grid([("", "found", "expected", ""), *rows]), "", *_weights(side.rows)]
+        [head, *_grid([("", "measured", "expected", ""), *rows]), "", *_weights(side.rows)]
     )
 
 

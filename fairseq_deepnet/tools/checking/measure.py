@@ -4,7 +4,7 @@
 enters and leaves branches and norms, and z = a x + c b is solved by least squares: x is the stream
 before a sublayer, b the branch's output, z the input of LayerNorm where that follows the sum, else
 the stream after the sublayer. So alpha is what multiplies the stream. `run_model` runs the model as
-it is, for gradients and for what each layer reads.
+it is, for the input of each layer.
 
 Shapes: n = tokens of the batch, C = channels; recorded tensors are flattened to [n, C].
 """
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_deepnet.anatomy import Layer, Stack
-from fairseq_deepnet.schemes import NormPlacement, Residual, ResidualScheme, Role
+from fairseq_deepnet.schemes import NormPlacement, Residual, ResidualScheme
 
 SAME: Final = 1e-5
 """Relative distance up to which two tensors are the same: some layers compute a part in float32."""
@@ -72,20 +72,17 @@ class LayerFit:
 
 @dataclasses.dataclass(frozen=True)
 class Pass:
-    """A forward pass, and a backward pass of a random loss if asked for.
+    """A forward pass.
 
     Args:
         streams: input and output of each layer of each stack, from below.
         normed: True for each stack that a norm follows.
         finite: True if the output is.
-        unused, zero: parameters without a gradient, and with a gradient of 0.
     """
 
     streams: list[list[list[Tensor]]]
     normed: list[bool]
     finite: bool
-    unused: list[str]
-    zero: list[str]
 
 
 def random_batch(model: nn.Module, stacks: Sequence[Stack]) -> dict[str, Tensor]:
@@ -176,16 +173,16 @@ def norms_of(layer: Layer) -> list[nn.Module]:
     return norms or beside
 
 
-def run_model(model: nn.Module, stacks: Sequence[Stack], batch: Any, backward: bool) -> Pass:
-    """Run the model as it is, forward and, with a random loss, backward.
+@torch.no_grad()
+def run_model(model: nn.Module, stacks: Sequence[Stack], batch: Any) -> Pass:
+    """Run the model unchanged.
 
     Raises:
         ValueError: if the forward pass does not reach a layer.
     """
-    model.zero_grad(set_to_none=True)
     norms = [module for module in model.modules() if is_norm(module)]
     layers = [layer.module for stack in stacks for layer in stack.layers]
-    with recording([*norms, *layers]) as calls, torch.set_grad_enabled(backward):
+    with recording([*norms, *layers]) as calls:
         output = run_on(model, batch)
     streams, normed = [], []
     for stack in stacks:
@@ -196,16 +193,7 @@ def run_model(model: nn.Module, stacks: Sequence[Stack], batch: Any, backward: b
         last, final = streams[-1][-1][1], stack.final_norm
         follows = any(calls[norm] and same(calls[norm][0][0], last) for norm in norms)
         normed.append(follows if final is None else bool(calls[final]))
-    unused, zero = [], []
-    if backward:
-        (output * torch.randn_like(output)).sum().backward()
-        trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        unused = [name for name, p in trained if p.grad is None]
-        # softmax does not see what all keys have in common: the gradient of their bias is 0
-        zero = [name for name, p in trained if p.grad is not None and not p.grad.any()]
-        zero = [name for name in zero if not name.endswith(f"{Role.K_PROJ}.bias")]
-        model.zero_grad(set_to_none=True)
-    return Pass(streams, normed, bool(torch.isfinite(output).all()), unused, zero)
+    return Pass(streams, normed, bool(torch.isfinite(output).all()))
 
 
 def fit_residuals(model: nn.Module, stacks: Sequence[Stack], batch: Any) -> list[list[LayerFit]]:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_deepnet.anatomy import Stack
-from fairseq_deepnet.models.scheme_options import frozen_norms
 from fairseq_deepnet.schemes import (
     Depths,
     NormPlacement,
@@ -29,16 +28,12 @@ from fairseq_deepnet.tools.checking.findings import (
     Findings,
     ResidualRow,
     StackFindings,
-    counted,
     inside,
     layer_numbers,
 )
 from fairseq_deepnet.tools.checking.layouts import Layout, find_layers
-from fairseq_deepnet.tools.checking.measure import Fit, LayerFit, rms, same
-from fairseq_deepnet.tools.tables import listed
+from fairseq_deepnet.tools.checking.measure import Fit, LayerFit, same
 
-SMALL: Final = 1e-2
-"""Size by which tensors of zeros are moved, to see what is behind them."""
 LEARNED: Final = "learned"
 
 NORM_TEXTS: Final = {
@@ -115,11 +110,9 @@ def compare(
     faults = findings.faults
     faults += check_finite(model)
     check_weights(model, stacks, claim, findings)
-    if claim.whole:
-        faults += check_trainable(model, claim)
     model.double().eval()
     batch = measure.random_batch(model, stacks) if batch is None else batch
-    done = measure.run_model(model, stacks, batch, backward=claim.whole)
+    done = measure.run_model(model, stacks, batch)
     fits = measure.fit_residuals(model, stacks, batch)
     for stack, side, layers, streams, normed in zip(
         stacks, sides, fits, done.streams, done.normed, strict=True
@@ -137,15 +130,8 @@ def compare(
             texts = "no LayerNorm after the embeddings", "a LayerNorm after the embeddings"
             faults.append(Fault("norms", f"{name} embeddings", *texts))
         faults += check_inputs(stack, scheme, streams)
-        side.growth = rms(streams[0][0]), rms(streams[-1][1])
     if not done.finite:
         faults.append(Fault("finite", "output", "not finite on a random batch", "numbers"))
-    if done.unused:
-        text = f"{counted(len(done.unused), 'parameter')} never used in the forward pass"
-        faults.append(Fault("unused", listed(done.unused), text, "used"))
-    if done.zero and done.finite and (dead := without_gradient(model, stacks, batch)):
-        text = f"{counted(len(dead), 'parameter')} with a gradient of 0"
-        faults.append(Fault("unused", listed(dead), text, "a gradient"))
     return findings
 
 
@@ -172,8 +158,6 @@ def check_weights(
             maps = [drawn for drawn in maps if drawn.linear.bias is not None]
         bias = claim.schemes[stack.side].bias
         side.rows += expected.check_biases(stack.side, maps, bias, faults)
-        if claim.whole:
-            side.rows += expected.check_norms(stack, faults)
         side.beta, side.expected_beta = expected.betas(side.rows)
     if claim.whole:
         findings.rows += expected.check_ends(model, stacks, claim, faults)
@@ -184,44 +168,6 @@ def check_weights(
         for side in findings.sides:
             side.rows, side.expected_beta = [row.measured_only() for row in side.rows], ""
     findings.faults += faults
-
-
-def check_trainable(model: nn.Module, claim: Claim) -> list[Fault]:
-    """Find what the optimiser will not train: frozen parameters, unregistered tensors."""
-    meant = frozen_norms(model, claim.frozen)
-
-    def leaves(value: object) -> Iterable[Tensor]:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, nn.Module):
-            yield from value.parameters()
-        elif isinstance(value, list | tuple | dict):
-            for item in value.values() if isinstance(value, dict) else value:
-                yield from leaves(item)
-
-    faults = []
-    untrained = [name for name, p in model.named_parameters() if not p.requires_grad]
-    if frozen := [name for name in untrained if name not in meant]:
-        text = f"{counted(len(frozen), 'parameter')} without requires_grad"
-        faults.append(Fault("reach", listed(frozen), text, "trained by the optimiser"))
-    if thawed := [name for name in meant if name not in untrained]:
-        text = f"{counted(len(thawed), 'parameter')} with requires_grad"
-        faults.append(Fault("reach", listed(thawed), text, f"--freeze-norms {claim.frozen}"))
-    registered = {id(parameter) for parameter in model.parameters()}
-    hidden = [
-        f"{name}.{attribute}"
-        for name, module in model.named_modules()
-        for attribute, value in vars(module).items()
-        if not attribute.startswith("_")
-        for tensor in leaves(value)
-        if tensor.requires_grad and tensor.is_leaf and id(tensor) not in registered
-    ]
-    if hidden:
-        names = listed(list(dict.fromkeys(hidden)))
-        text = f"{counted(len(hidden), 'trainable tensor')} outside model.parameters()"
-        due = "registered with the model (in a plain list or attribute they are not)"
-        faults.append(Fault("reach", names, text, due))
-    return faults
 
 
 def check_residuals(
@@ -315,17 +261,3 @@ def check_inputs(
     text = "each reads the output of the one below" if plain else "read more than the layer below"
     wanted = "the output of the one below" if due else "a combination of all outputs below"
     return [Fault("inputs", f"{stack.side.value} layers", text, wanted)]
-
-
-def without_gradient(model: nn.Module, stacks: Sequence[Stack], batch: Any) -> list[str]:
-    """Return the parameters without a gradient once no tensor is 0.
-
-    Schemes start some tensors at 0, and what is behind them has no gradient in the first update.
-    So those tensors are moved a little, and only what still has none is at fault.
-    """
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if not parameter.any():
-                fan = parameter.size(-1) if parameter.dim() > 1 else 1
-                parameter.add_(torch.randn_like(parameter) * SMALL / fan**0.5)
-    return measure.run_model(model, stacks, batch, backward=True).zero
