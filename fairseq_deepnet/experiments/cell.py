@@ -9,7 +9,6 @@ evaluate`. If there is no result.json afterwards, the cell was stopped; the same
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +20,6 @@ from fairseq_deepnet.files import say, write_json
 from fairseq_deepnet.tools.scores import read_score
 from fairseq_deepnet.tools.training import train
 
-CHECKPOINT: Final = re.compile(r"checkpoint(_last|_best|_?\d+(_\d+)?)\.pt")
-"""Checkpoint names that fairseq uses."""
 _STOPPED: Final = (PREEMPTED, UNSAVED, INTERRUPTED)
 _TAIL: Final = 20
 """Number of last log lines that a failed result contains."""
@@ -42,8 +39,6 @@ def main(folder: Path) -> int:
         if status == INTERRUPTED:
             return status
     write_json(folder / RESULT, judge(folder, status, crashed, score) | {"scored": cell["score"]})
-    if cell["keep"] == "best":
-        keep_best(folder / "checkpoints")
     return 0
 
 
@@ -137,14 +132,6 @@ def _tail(log: Path) -> list[str]:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 1000 * _TAIL))
         return file.read().decode("utf-8", errors="replace").splitlines()[-_TAIL:]
-
-
-def keep_best(checkpoints: Path) -> None:
-    """Remove fairseq's other checkpoints if there is a best one; other files stay."""
-    if (checkpoints / "checkpoint_best.pt").is_file():
-        for file in checkpoints.glob("checkpoint*.pt"):
-            if CHECKPOINT.fullmatch(file.name) and file.name != "checkpoint_best.pt":
-                file.unlink()
 
 
 if __name__ == "__main__":

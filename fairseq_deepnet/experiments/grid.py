@@ -12,7 +12,6 @@ A definition is a YAML file in configs/sweeps/ with these keys:
     settings    factor -> value -> options of the cells with that value
     score       options of `deepnet evaluate` in capitals (BEAM: 4), and options of
                 fairseq-generate; false: cells are not scored
-    keep        checkpoints to keep of a cell with a result: all (default) or best
 
 `set` of a factor is an option, a list of options, or a mapping from options to the multiple of the
 value that they take. `schemes: TABLE` selects the registered residual schemes of a published table,
@@ -44,9 +43,8 @@ from fairseq_deepnet.tools.tables import listed
 from fairseq_deepnet.tools.training import launch
 
 FOLDER: Final = CONFIG_FOLDER / "sweeps"
-_PANEL: Final = {"config", "options", "cell", "factors", "settings", "score", "keep"}
+_PANEL: Final = {"config", "options", "cell", "factors", "settings", "score"}
 _FACTOR: Final = {"set", "values", "schemes", "others", "tiny"}
-_KEPT: Final = ("all", "best")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _NOTHING: Final[Mapping[str, Value]] = MappingProxyType({})
 _TRAIN_WORDS: Final = {"PRECISION"}
@@ -82,19 +80,10 @@ class Factor:
         """Return the options that a value sets; raise ValueError if a multiple is not whole."""
         options: dict[str, Value] = {}
         for option, multiple in self.sets.items():
-            if multiple == 1:
-                options[option] = value
-                continue
-            try:
-                product = multiple * Fraction(str(value))
-            except ValueError as error:
-                raise ValueError(f"{self.name}={value}: a number is expected") from error
-            if product.denominator != 1 or product < 1:
-                raise ValueError(
-                    f"{self.name}={value}: {option} would be {float(product):g}, "
-                    "and must be a whole number from 1 on"
-                )
-            options[option] = int(product)
+            product = value if multiple == 1 else multiple * Fraction(str(value))
+            if isinstance(product, Fraction) and product.denominator != 1:
+                raise ValueError(f"{self.name}={value}: {option} would be {float(product):g}")
+            options[option] = int(product) if isinstance(product, Fraction) else product
         return options
 
 
@@ -112,7 +101,6 @@ class Panel:
     options: dict[str, Value]
     settings: dict[str, dict[str, dict[str, Value]]]
     score: dict[str, str] | None
-    keep: str
     forced: dict[str, Value] = dataclasses.field(default_factory=dict)
 
 
@@ -216,8 +204,6 @@ class Cell:
             return False
         self.places += other.places
         self.score = other.score if self.score is None else self.score
-        keep = min(self.panel.keep, other.panel.keep, key=_KEPT.index)
-        self.panel = dataclasses.replace(self.panel, keep=keep)
         return True
 
 
@@ -266,9 +252,7 @@ def _panel(name: str, common: dict[str, Any], own: dict[str, Any]) -> Panel:
     for factor in settings:
         if factor not in content["factors"]:
             raise ValueError(f"{place}settings: there is no factor {factor!r}")
-    keep, score = content.get("keep", _KEPT[0]), content.get("score", {})
-    if keep not in _KEPT:
-        raise ValueError(f"{place}keep: {keep!r} is unknown; known are {', '.join(_KEPT)}")
+    score = content.get("score", {})
     return Panel(
         name=name,
         config=str(content["config"]),
@@ -280,7 +264,6 @@ def _panel(name: str, common: dict[str, Any], own: dict[str, Any]) -> Panel:
             for factor, by_value in settings.items()
         },
         score=None if score is False else {key: str(value) for key, value in score.items()},
-        keep=keep,
     )
 
 
@@ -324,7 +307,7 @@ def override(
     The name of a factor replaces its values (`depth=6,18`); in panels without the factor, a single
     value sets its options (`lr=1e-3`, `norms=none`). `score.BEAM=4` sets an option of `deepnet
     evaluate`, `score=true` or `score=false` turns scoring on or off, and any other key is an option
-    of every cell. `refuse_lost` refuses arguments without an effect on a chosen cell.
+    of every cell. Raises ValueError for an option that a factor sets.
 
     Args:
         tiny: a rehearsal
@@ -350,6 +333,9 @@ def override(
             raise ValueError(f"{word!r}: SEEDS={value} (--seeds {value}) chooses the seeds")
         elif key.startswith("score."):
             score[key.removeprefix("score.")] = str(value)
+        elif all(any(key in factor.sets for factor in panel.factors) for panel in sweep.panels):
+            name = next(factor.name for factor in sweep.factors if key in factor.sets)
+            raise ValueError(f"{word!r}: the factor {name} sets {key}; use {name}=VALUES")
         else:
             options[key] = value
 
@@ -374,9 +360,8 @@ def override(
 def expand(sweep: Sweep, seeds: Sequence[int] = (1,)) -> list[Cell]:
     """Return the cells in the order of the definition; equal settings share one cell.
 
-    A shared cell is scored if one of its panels is, and keeps the most checkpoints that one of them
-    keeps. Raises ValueError for an unregistered scheme, for two cells with one name, and for names
-    that are not valid for a folder.
+    A shared cell is scored if one of its panels is. Raises ValueError for an unregistered scheme,
+    for two cells with one name, and for names that are not valid for a folder.
     """
     from fairseq_deepnet.schemes import scheme_class  # loads torch
 
@@ -443,34 +428,3 @@ def choose(cells: list[Cell], patterns: str | None) -> list[Cell]:
             names = listed([cell.name for cell in cells], 4)
             raise ValueError(f"--only (ONLY) {pattern}: there is no such cell among {names}")
     return [c for c in cells if any(fnmatch.fnmatch(c.name, pattern) for pattern in wanted)]
-
-
-def refuse_lost(sweep: Sweep, words: Sequence[str], cells: Sequence[Cell]) -> None:
-    """Raise ValueError for an argument that has no effect on one of these cells."""
-    for word in words:
-        missed = [cell.name for cell in cells if not _has(cell, sweep, word)]
-        if missed:
-            raise ValueError(
-                f"{word} has no effect on {listed(missed)} of {sweep.name}: their own factors or "
-                "score decide. Choose other cells with --only (ONLY), give a factor one value, or "
-                "name the factor itself"
-            )
-
-
-def _has(cell: Cell, sweep: Sweep, word: str) -> bool:
-    """Return True if a cell's settings and score agree with an argument of the command line."""
-    key, value = configs.parse_override(word)
-    if key == "score":
-        return True
-    if key.startswith("score."):
-        return (cell.score or {}).get(key.removeprefix("score.")) == str(value)
-
-    def is_set(options: Mapping[str, Value]) -> bool:
-        settings = {**cell.options, **cell.train}
-        return all(paper.key(settings.get(o)) == paper.key(v) for o, v in options.items())
-
-    factors = [factor for factor in (*cell.panel.factors, *sweep.factors) if factor.name == key]
-    if not factors:
-        return is_set({key: value})
-    texts = word.partition("=")[2].split(",")
-    return any(is_set(factors[0].options(configs.parse_value(t))) for t in texts if t.strip())

@@ -110,9 +110,7 @@ def choose_cells(args: argparse.Namespace, sweep: grid.Sweep) -> list[Cell]:
     seeds = [word.strip() for word in args.seeds.split(",")]
     if not all(word.isdecimal() for word in seeds) or len(set(seeds)) != len(seeds):
         raise ValueError(f"--seeds {args.seeds}: different numbers are expected, such as 1,2,3")
-    cells = grid.choose(grid.expand(changed, list(map(int, seeds))), args.only)
-    grid.refuse_lost(changed, args.overrides, cells)
-    return cells
+    return grid.choose(grid.expand(changed, list(map(int, seeds))), args.only)
 
 
 def status_of(folder: Path) -> Status:
@@ -289,7 +287,6 @@ def _start(
         "train": [*share.train, *own],
         "score": score,
         "score_share": share.score,
-        "keep": cell.panel.keep,
     }
     write_json(place / CELL, record)
     environment = dict(os.environ)

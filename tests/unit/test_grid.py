@@ -18,7 +18,6 @@ from fairseq_deepnet.experiments.grid import (
     expand,
     load_sweep,
     override,
-    refuse_lost,
 )
 from fairseq_deepnet.files import ROOT
 from fairseq_deepnet.schemes import PostLN
@@ -57,7 +56,7 @@ def small(tmp_path: Path) -> Path:
         "  scheme: {set: residual-scheme, values: [deepnorm, pre-ln]}\n"
         "  lr: {set: lr, values: [1e-3, 2e-3]}\n"
         "settings: {scheme: {pre-ln: {dropout: 0.3, PRECISION: fp32}}}\n"
-        "keep: all\n",
+        "# end\n",
         encoding="utf-8",
     )
     return file
@@ -197,19 +196,17 @@ def test_each_seed_is_a_run_of_its_own_and_seed_1_keeps_its_name(small: Path) ->
 
 
 @pytest.mark.parametrize("order", [("first", "second"), ("second", "first")])
-def test_a_shared_cell_is_scored_and_kept_as_any_panel_wants_it(
-    small: Path, order: tuple[str, str]
-) -> None:
+def test_a_shared_cell_is_scored_if_any_panel_is(small: Path, order: tuple[str, str]) -> None:
     parts = {
-        "first": "  first: {score: false, keep: best}\n",
-        "second": "  second: {score: {BEAM: 4}, keep: all}\n",
+        "first": "  first: {score: false}\n",
+        "second": "  second: {score: {BEAM: 4}}\n",
     }
     panels = "".join(parts[name] for name in order)
-    text = small.read_text(encoding="utf-8").replace("keep: all", f"panels:\n{panels}#")
+    text = small.read_text(encoding="utf-8").replace("# end", f"panels:\n{panels}#")
     small.write_text(text, encoding="utf-8")
     cell, *_ = cells_of(str(small))
     assert [place.panel for place in cell.places] == [*order]
-    assert (cell.score, cell.panel.keep) == ({"BEAM": "4"}, "all")
+    assert cell.score == {"BEAM": "4"}
     # scored in two ways they are two cells
     text = text.replace("score: false", "score: {BEAM: 5}")
     small.write_text(text, encoding="utf-8")
@@ -227,7 +224,6 @@ def test_a_shared_cell_is_scored_and_kept_as_any_panel_wants_it(
         ("values: [1e-3, 2e-3]", "schemes: [deepnrom]", "deepnrom is unknown; choose one of"),
         (", values: [1e-3, 2e-3]", "", "either values or schemes is expected"),
         ("settings: {scheme", "settings: {depth", "there is no factor 'depth'"),
-        ("keep: all", "keep: none", "keep: 'none' is unknown; known are all, best"),
         ("{scheme}-{lr}", "{scheme}-{depth}", "there is no factor 'depth'"),
         ("{scheme}-{lr}", "{scheme}/{lr}", "'deepnorm/1e-3' is no name of a folder"),
         ("config: multi30k", "[", "not a valid sweep"),
@@ -266,9 +262,7 @@ def test_a_definition_sets_only_what_a_recipe_needs(line: str, said: str, small:
 
 
 def chosen(only: str | None, name: str, *words: str) -> list[Cell]:
-    cells = choose(cells_of(name, *words), only)
-    refuse_lost(load_sweep(name), words, cells)
-    return cells
+    return choose(cells_of(name, *words), only)
 
 
 PRINTED = sorted(
@@ -307,20 +301,9 @@ def test_an_override_reaches_a_panel_that_sets_the_option_itself(word: str) -> N
     assert options(*chosen("deepnorm_500l", "depth"))["freeze-norms"] == "both"
 
 
-@pytest.mark.parametrize(
-    ("only", "words"),
-    [
-        ("deepnorm_500l", ("depth", "lr=5e-4,1e-3")),  # no factor there, and two values
-        ("deepnorm_6l_lr1e-3", ("depth", "encoder-layers=9")),  # its factor depth decides
-        (None, ("fig7", "width=512,768")),
-        (None, ("fig7", "score.BEAM=4")),  # its cells are not scored
-    ],
-)
-def test_an_override_that_has_no_effect_on_a_chosen_cell_is_refused(
-    only: str | None, words: tuple[str, ...]
-) -> None:
-    with pytest.raises(ValueError, match=f"{words[1]} has no effect on"):
-        chosen(only, *words)
+def test_an_option_that_a_factor_sets_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"the factor depth sets encoder-layers; use depth=VALUES"):
+        cells_of("fair", "encoder-layers=9")
 
 
 def test_only_takes_several_patterns_each_of_which_must_fit(small: Path) -> None:

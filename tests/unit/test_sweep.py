@@ -227,9 +227,9 @@ def test_the_command_runs_cells_and_writes_results_and_tables(
 # One cell, in its process.
 
 
-def prepared(run: Path, score: list[str] | None = None, keep: str = "all") -> Path:
+def prepared(run: Path, score: list[str] | None = None) -> Path:
     write_config(run, warmup_updates=5)
-    record = {"train": ["--gpus", "0"], "score": score, "score_share": [], "keep": keep}
+    record = {"train": ["--gpus", "0"], "score": score, "score_share": []}
     (run / "cell.json").write_text(json.dumps(record | {"places": []}), encoding="utf-8")
     (run / "cell.yaml").write_text("lr: 0.1\n", encoding="utf-8")
     return run
@@ -298,18 +298,3 @@ def test_a_preempted_cell_has_no_result(tmp_path: Path, monkeypatch: pytest.Monk
     trained(monkeypatch, run, {10: 4.5}, PREEMPTED)
     assert one_cell.main(run) == PREEMPTED
     assert not (run / "result.json").exists()
-
-
-def test_keeping_the_best_checkpoint_leaves_the_user_s_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = prepared(tmp_path / "run", keep="best")
-    (run / "checkpoints").mkdir()
-    names = ("best", "last", "1_200", "3", "_mine")
-    for name in names:
-        (run / "checkpoints" / f"checkpoint_{name}.pt").touch()
-    (run / "checkpoints" / "mine.pt").touch()
-    trained(monkeypatch, run, {10: 4.5})
-    one_cell.main(run)
-    left = {file.name for file in (run / "checkpoints").iterdir()}
-    assert left == {"checkpoint_best.pt", "checkpoint__mine.pt", "mine.pt"}
