@@ -21,8 +21,7 @@ from .records import read_record, write_record
 NAME: Final = "ended.json"
 
 PREEMPTED: Final = 85
-"""Exit status: ended by a signal with everything saved; the same command resumes. HTCondor uses
-the same number."""
+"""Exit status: ended by a signal with everything saved; HTCondor uses the same number."""
 UNSAVED: Final = 128 + signal.SIGTERM
 """Exit status: ended by a signal, and updates since the last checkpoint are lost."""
 INTERRUPTED: Final = 128 + signal.SIGINT

@@ -146,8 +146,10 @@ class Preemption(Observer):
     def _save(self, update: int) -> None:
         """Save all that fairseq saves as checkpoint_last.pt; exit if that fails."""
         trainer, cfg = self.trainer, self.trainer.cfg.checkpoint
-        problem = "--no-save keeps no checkpoint" if cfg.no_save else ""
-        if not cfg.no_save:
+        problem = ""
+        if cfg.no_save or cfg.no_save_optimizer_state:
+            problem = "--no-save and --no-save-optimizer-state leave nothing to resume from"
+        else:
             try:
                 trainer.consolidate_optimizer()
                 if trainer.should_save_checkpoint_on_current_rank:
@@ -157,8 +159,6 @@ class Preemption(Observer):
             except Exception as error:
                 logger.exception("no checkpoint was saved")
                 problem = f"{type(error).__name__}: {error}"
-            if not problem and cfg.no_save_optimizer_state:
-                problem = "--no-save-optimizer-state saves only the weights"
         problem = broadcast_from_rank0(trainer, problem)
         if problem:
             if trainer.is_data_parallel_master:

@@ -29,13 +29,10 @@ from fairseq_deepnet.tools import fairseq_options
 Value = bool | int | float | str | None
 
 CONFIG_FOLDER: Final = RESOURCES / "configs"
-RECIPE_KEYS: Final = {
-    "data": "the folder that scripts/preprocess*.sh built; relative to the project",
-    "global-batch-tokens": "tokens of one update over all devices: 524288 or 128 x 4096",
-    "preprocess": "the script that builds the data folder",
-    "vocabulary": "entries of the dictionary, to plan with while there is no data folder",
-    "reference": "source of the hyper-parameters",
-}
+RECIPE_KEYS: Final = ("data", "global-batch-tokens", "preprocess", "vocabulary", "reference")
+"""Data folder, tokens of one update over all devices (524288 or 128 x 4096), script that builds the
+folder, entries of the dictionary (to plan without data), and source of the hyper-parameters."""
+MAX_DEPTH: Final = 20
 _NOT_IN_FILES: Final = re.compile(
     r"(?!restore-file$).*(dir|file|path|repo|script|suffix)"
     r"|(aim|azureml|distributed|wandb)-.*|.*plasma.*|profile"
@@ -134,35 +131,24 @@ def override(config: Config, content: Mapping[str, Any], source: str) -> None:
         if key == "defaults":
             continue
         if key == "recipe":
-            _merge_recipe(config, value, source)
-        elif not isinstance(key, str):
-            raise ValueError(f"{source}: {key!r}: the name of an option is a word")
+            entries = value if isinstance(value, dict) else {str(value): None}
+            for unknown in entries.keys() - set(RECIPE_KEYS):
+                known = ", ".join(RECIPE_KEYS)
+                raise ValueError(f"{source}: recipe: unknown key {unknown!r}; choose from {known}")
+            config.recipe |= {name: _plain(name, entry, source) for name, entry in value.items()}
+            continue
+        literals.check_name(str(key), source)
+        if value is None:
+            config.options.pop(key, None)
         else:
-            literals.check_name(key, source)
-            if value is None:
-                config.options.pop(key, None)
-            else:
-                config.options[key] = _plain(key, value, source)
-                literals.check_options({key: config.options[key]}, source)
-                config.sources[key] = source
+            config.options[key] = _plain(key, value, source)
+            literals.check_options({key: config.options[key]}, source)
+            config.sources[key] = source
 
 
-def _merge_recipe(config: Config, content: object, source: str) -> None:
-    if not isinstance(content, dict):
-        raise ValueError(f"{source}: recipe: expected a mapping `key: value`")
-    for key, value in content.items():
-        if key not in RECIPE_KEYS:
-            raise ValueError(
-                f"{source}: recipe: unknown key {key!r}; choose from {', '.join(RECIPE_KEYS)}"
-            )
-        config.recipe[key] = _plain(f"recipe.{key}", value, source)
-
-
-def _load_into(config: Config, path: Path, above: tuple[Path, ...], recorded: bool = False) -> None:
-    resolved = path.resolve()
-    if resolved in above:
-        chain = " -> ".join(item.name for item in (*above, resolved))
-        raise ValueError(f"{path}: defaults: the files build on one another in a circle: {chain}")
+def _load_into(config: Config, path: Path, depth: int = 0, recorded: bool = False) -> None:
+    if depth > MAX_DEPTH:
+        raise ValueError(f"{path}: defaults: the files build on one another in a circle")
     content = read_yaml(path)
     defaults = content.get("defaults") or []
     if not isinstance(defaults, list):
@@ -171,7 +157,7 @@ def _load_into(config: Config, path: Path, above: tuple[Path, ...], recorded: bo
         below = path.parent / (name if name.endswith(".yaml") else f"{name}.yaml")
         if not below.is_file():
             raise FileNotFoundError(f"{path}: defaults: {name!r}: there is no file {below}")
-        _load_into(config, below, (*above, resolved))
+        _load_into(config, below, depth + 1)
     if not recorded:
         for name in content.keys() - {"defaults", "recipe"}:
             check_allowed(str(name), str(path))
@@ -202,7 +188,7 @@ def load_config(name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_
     """
     path = find_config(name, folder)
     config = Config(path.stem, {}, {})
-    _load_into(config, path, ())
+    _load_into(config, path)
     options = dict(map(parse_override, overrides))
     recipes = [key for key in options if key.startswith("recipe.")]
     recipe = {key.removeprefix("recipe."): options.pop(key) for key in recipes}
@@ -213,7 +199,7 @@ def load_config(name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_
 def recorded_config(run: Path) -> Config:
     """Return the config that a run folder recorded, with the options of its command line."""
     config = Config("config", {}, {})
-    _load_into(config, run / "config.yaml" if run.is_dir() else run, (), recorded=True)
+    _load_into(config, run / "config.yaml" if run.is_dir() else run, recorded=True)
     return config
 
 

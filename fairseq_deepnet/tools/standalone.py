@@ -29,12 +29,10 @@ class VocabularyTask:
 
 def usual_task(arch: str) -> str:
     """Return the fairseq task for models of this arch."""
-    model: Any = ARCH_MODEL_REGISTRY.get(arch)
-    if isinstance(model, type) and issubclass(model, RobertaModel):
+    model: Any = ARCH_MODEL_REGISTRY.get(arch, object)
+    if issubclass(model, RobertaModel):
         return "masked_lm"
-    if isinstance(model, type) and issubclass(model, FairseqLanguageModel):
-        return "language_modeling"
-    return "translation"
+    return "language_modeling" if issubclass(model, FairseqLanguageModel) else "translation"
 
 
 def build_from_arguments(args: Namespace, vocabulary: int, target: int | None = None) -> Any:

@@ -87,7 +87,7 @@ def test_arguments_are_flags_values_and_nothing_for_false() -> None:
         ("lr: [1\n", r"c\.yaml: not a valid config"),
         ("recipe:\n  dta: x\n", r"c\.yaml: recipe: unknown key 'dta'"),
         ("defaults: base\n", r"c\.yaml: defaults: expected a list"),
-        ("1: 2\n", r"c\.yaml: 1: the name of an option is a word"),
+        ("1: 2\n", r"c\.yaml: '1': an option's name is a word"),
     ],
 )
 def test_malformed_configs_are_refused_with_file_and_key(

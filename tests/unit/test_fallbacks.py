@@ -42,7 +42,7 @@ def test_an_option_that_the_run_does_not_have_cannot_change() -> None:
 @pytest.mark.parametrize("text", ['{"history": ', '{"pending": []}'])
 def test_a_damaged_state_is_one_line_that_says_what_to_remove(text: str, tmp_path: Path) -> None:
     (tmp_path / fallbacks.NAME).write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="remove it"):
+    with pytest.raises(ValueError, match="remove it"):
         fallbacks.read(tmp_path)
 
 

@@ -10,6 +10,7 @@ options of each start, so that another number of devices, with another update-fr
 from __future__ import annotations
 
 import itertools
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,8 +22,7 @@ from fairseq_deepnet.records import read_record, write_record
 NAME: Final = "fallback.json"
 ADJUSTABLE: Final = ("lr", "update-freq", "warmup-updates", "clip-norm", "dropout", "weight-decay")
 """Options that a step may change: all other options would change the model or its data."""
-Options = Mapping[str, Any]
-"""fairseq-train's options as parsed, by attribute name."""
+_STEP: Final = re.compile(rf"({'|'.join(ADJUSTABLE)})\*(?=.*[1-9])\d+(\.\d+)?")
 
 
 def parse(text: str) -> list[str]:
@@ -32,12 +32,7 @@ def parse(text: str) -> list[str]:
     """
     steps = [step.strip() for step in text.split(",")]
     for step in steps:
-        option, _, factor = step.partition("*")
-        try:
-            is_valid = option in ADJUSTABLE and float(factor) > 0
-        except ValueError:
-            is_valid = False
-        if not is_valid:
+        if not _STEP.fullmatch(step):
             raise ConfigurationError(
                 f"--fallbacks: {step!r} is no step; write OPTION*FACTOR, such as lr*0.5, with"
                 f" commas between the steps and one of the options {', '.join(ADJUSTABLE)}"
@@ -45,8 +40,8 @@ def parse(text: str) -> list[str]:
     return steps
 
 
-def arguments(steps: Sequence[str], options: Options) -> list[str]:
-    """Return what the steps add to a command line with these options.
+def arguments(steps: Sequence[str], options: Mapping[str, Any]) -> list[str]:
+    """Return what the steps add to a command line with these parsed options.
 
     Raises ConfigurationError for an option that is not set.
     """
@@ -68,19 +63,11 @@ def arguments(steps: Sequence[str], options: Options) -> list[str]:
 
 
 def read(run: Path) -> list[dict[str, Any]]:
-    """Return the fallbacks that a run has taken: change, update of the rollback, divergence.
-
-    Raises ConfigurationError for a damaged file.
-    """
-    file = run / NAME
-    remedy = "remove it to train without the fallbacks taken so far"
-    try:
-        taken: list[dict[str, Any]] = read_record(file, {"history": list}, remedy)["history"]
-    except FileNotFoundError:
+    """Return the fallbacks that a run has taken: change, update of the rollback, divergence."""
+    if not (run / NAME).is_file():
         return []
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from error
-    return taken
+    remedy = "remove it to train without the fallbacks taken so far"
+    return list(read_record(run / NAME, {"history": list}, remedy)["history"])
 
 
 def describe(taken: Sequence[Mapping[str, Any]]) -> str:

@@ -177,10 +177,7 @@ def choose_launcher(
 
     Args:
         wanted: one of LAUNCHERS
-        devices: those to train on
         environment: MASTER_ADDR, MASTER_PORT and SLURM's variables are read
-        node_rank: number of this node, if it was given
-        grace: seconds that processes have to end after a signal
         is_dry: nothing is started, so the addresses of nodes may be missing
 
     Raises ValueError that names the variable which is missing or contradicts another.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import platform
 import shlex
@@ -82,7 +80,7 @@ def record(
         "data": {
             "folder": shown(data),
             "corpus_sha256": sha256(data / "corpus.json"),
-            "text_sha256": text_digest(data),
+            "text_sha256": text_digests(data),
             **vocabulary,
         },
         "devices": str(devices),
@@ -119,9 +117,8 @@ def refuse_changes(run: Path, config: configs.Config, data: Path, resume: bool) 
             )
         say(f"resuming with new settings: {'; '.join(changes)}")
     if is_trained and (run / ENVIRONMENT).is_file():
-        recorded = read_record(run / ENVIRONMENT).get("data")
-        text = recorded.get("text_sha256") if isinstance(recorded, dict) else None
-        if text is not None and text != text_digest(data):
+        text = read_record(run / ENVIRONMENT, {"data": dict})["data"].get("text_sha256")
+        if text and text != text_digests(data):
             raise ValueError(
                 f"the training or validation text in {shown(data)} has changed since {shown(run)}"
                 " was trained on it: build that folder again as it was, or set RUN=FOLDER to train"
@@ -130,26 +127,17 @@ def refuse_changes(run: Path, config: configs.Config, data: Path, resume: bool) 
     return changes
 
 
-def text_digest(data: Path) -> str | None:
-    """Return a digest of the binarised text that a data folder trains and validates on.
-
-    It combines the digests in corpus.json, so that a copy of the folder has the same digest. None
-    without these digests.
-    """
+def text_digests(data: Path) -> dict[str, str]:
+    """Return the digests in corpus.json of the text that a data folder trains and validates on."""
     manifest = data / "corpus.json"
-    digests = read_record(manifest).get("files") if manifest.is_file() else None
-    if not isinstance(digests, dict):
-        return None
-    names = [n for n in sorted(digests) if Path(n).name.startswith(("train", "valid"))]
-    text = json.dumps([[name, digests[name]] for name in names])
-    return hashlib.sha256(text.encode()).hexdigest()
+    files = read_record(manifest).get("files", {}) if manifest.is_file() else {}
+    return {name: files[name] for name in files if Path(name).name.startswith(("train", "valid"))}
 
 
 def resume_point(run: Path, is_kept_up: bool = True) -> tuple[int, bool]:
-    """Return the number of updates to resume from, and True if a validation is still to be done.
+    """Repair checkpoint_last.pt; return its updates, and True if a signal prevented a validation.
 
-    A damaged checkpoint_last.pt is repaired. A signal may have ended the run before fairseq had
-    validated at the last update. `is_kept_up`: fairseq saves checkpoint_last.pt.
+    `is_kept_up`: fairseq saves checkpoint_last.pt with each checkpoint.
     """
     folder = run / "checkpoints"
     source = repair_last(folder, is_kept_up=is_kept_up)

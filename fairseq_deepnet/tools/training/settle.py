@@ -55,18 +55,16 @@ class PlannedRun:
 
         Builds the model on the meta device, which refuses invalid options.
         """
-        parsed, parameters = self.parsed, None
-        if any(self.data.glob("train*.idx")):
-            parameters = fairseq_options.count_parameters(parsed)
+        parsed, devices = self.parsed, self.launcher.devices
         depths = (getattr(parsed, f"{side}_layers", None) for side in ("encoder", "decoder"))
         model = "-".join(f"{depth}L" for depth in depths if depth is not None)
-        if scheme := getattr(parsed, "residual_scheme", None):
-            model += f", {scheme}"
-        model += f", {parameters:,} parameters" if parameters else ""
-        length = f", {parsed.max_update:,} updates" if parsed.max_update else ""
-        if parsed.max_epoch and not parsed.max_update:
-            length = f", {parsed.max_epoch} epochs"
-        devices, precision = self.launcher.devices, (self.precision or ["--fp32"])[0][2:]
+        model += f", {getattr(parsed, 'residual_scheme', 'fairseq')}"
+        if any(self.data.glob("train*.idx")):
+            parameters = fairseq_options.count_parameters(parsed)
+            model += f", {parameters:,} parameters" if parameters else ""
+        updates, epochs = parsed.max_update, parsed.max_epoch
+        length = f"{updates:,} updates" if updates else f"{epochs or 'unlimited'} epochs"
+        precision = (self.precision or ["--fp32"])[0][2:]
         launcher = f", {self.launcher.name}" if devices.total > 1 else ""
         return "\n".join(
             [
@@ -74,7 +72,7 @@ class PlannedRun:
                 f"data     {shown(self.data)}",
                 f"devices  {devices}, {precision}{launcher}",
                 f"batch    {self.batch or 'as in the config'}",
-                f"run      {shown(self.run)}{length}",
+                f"run      {shown(self.run)}, {length}",
             ]
         )
 
@@ -109,8 +107,7 @@ def check_data(data: Path, config: configs.Config) -> None:
 def settle(args: argparse.Namespace) -> PlannedRun:
     """Return the run that the arguments of `deepnet train` describe.
 
-    Raises:
-        ValueError, OSError: for what the user can fix.
+    Raises ValueError or OSError for what the user can fix.
     """
     config = configs.load_config(args.config)
     configs.override(config, fairseq_options.read_options(args.extra), "command line")
@@ -188,13 +185,9 @@ def _build_command(
 
 
 def plan_run(args: argparse.Namespace) -> Plan:
-    """Plan the run of `deepnet train`, or what is left of it, and record it.
+    """Plan a start, a resume, or the fallback after a recorded divergence; record the plan.
 
-    The same function serves the first start, a resume, and the fallback after a divergence that
-    ended.json records.
-
-    Raises:
-        ValueError, OSError: for what the user can fix; nothing has been written then.
+    Raises ValueError or OSError for what the user can fix, before anything is written.
     """
     training = settle(args)
     launcher, run, parsed = training.launcher, training.run, training.parsed
@@ -215,8 +208,7 @@ def plan_run(args: argparse.Namespace) -> Plan:
         if len(taken) >= len(training.steps):
             say(
                 f"diverged at update {last['update']:,}, and no fallback is left after"
-                f" {len(taken)}: add steps to --fallbacks, or set RUN=FOLDER to train with other"
-                " options"
+                f" {len(taken)}: add steps to --fallbacks, or set RUN=FOLDER"
             )
             return Plan(ended.DIVERGED)
         taken = fallbacks.take(run, training.steps[len(taken)], last)

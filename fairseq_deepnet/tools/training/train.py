@@ -150,11 +150,7 @@ class Child:
         self.ends_by = math.inf  # later, the processes were killed
 
     def train(self, caught: deque[int]) -> int:
-        """Train; return the exit status.
-
-        Args:
-            caught: signals that arrived and are still to be passed on
-        """
+        """Train, and pass the `caught` signals on; return the exit status."""
         say(f"training; everything is logged in {self.log}; Ctrl-C saves and stops")
         process = self._start()
         with self.log.open("rb") as log:
@@ -216,22 +212,20 @@ class Child:
         if why == Why.DIVERGED or status == ended.DIVERGED:
             say("diverged, and ended; see the lines above")
             return ended.DIVERGED
-        if self.signal is not None:
-            is_saved = why == Why.PREEMPTED or status == ended.PREEMPTED
-            is_late = why == Why.UNSAVED or time.monotonic() > self.ends_by
-            if is_late and not is_saved:
-                say(f"ended by a signal, not saved; see the end of {self.log}")
-                return ended.INTERRUPTED if self.signal == signal.SIGINT else ended.UNSAVED
+        is_saved = why == Why.PREEMPTED or status == ended.PREEMPTED
+        if self.signal is None and not is_saved and why != Why.UNSAVED:
+            if ERROR in f"\n{self.tail()}":
+                status = 2  # torchrun does not pass it on
+            status = 128 - status if status < 0 else status
+            say(f"{self.launcher} ended with status {status}; see the end of {self.log}")
+            return status
+        if not is_saved and (why == Why.UNSAVED or time.monotonic() > self.ends_by):
+            say(f"ended by a signal, not saved; see the end of {self.log}")
+            status = ended.UNSAVED
+        else:
             say("preempted; the same command resumes")
-            return ended.INTERRUPTED if self.signal == signal.SIGINT else ended.PREEMPTED
-        if why in (Why.PREEMPTED, Why.UNSAVED):  # a process was signalled directly
-            say(f"ended by a signal; see the end of {self.log}")
-            return ended.PREEMPTED if why == Why.PREEMPTED else ended.UNSAVED
-        if ERROR in f"\n{self.tail()}":
-            status = 2  # torchrun does not pass it on
-        status = 128 - status if status < 0 else status
-        say(f"{self.launcher} ended with status {status}; see the end of {self.log}")
-        return status
+            status = ended.PREEMPTED
+        return ended.INTERRUPTED if self.signal == signal.SIGINT else status
 
 
 def _signal(number: int, process: int) -> None:
