@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     shares = sweep.divide(gpus, parallel, visible, all_cores(), args.threads)
     say(f"2/4 training {args.depth}L-{args.depth}L, DeepNorm and Post-LN, for some minutes")
     places = [folder / cell.name for cell in cells]
-    sweep.train(definition, cells, folder, shares, retry="failed", watch=_Progress(places))
+    sweep.train(definition, cells, folder, shares, watch=_Progress(places))
     deep, twin = map(results.read_run, places)
     if deep.status not in (Status.DONE, Status.DIVERGED):
         log = shown(places[0] / sweep.CONSOLE)

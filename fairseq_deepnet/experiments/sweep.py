@@ -1,9 +1,9 @@
 """`deepnet sweep`: train, score and tabulate all runs of a table, the paper's or our own.
 
 A cell is an ordinary run folder, runs/SWEEP/CELL. Its own process trains and scores it with the
-arguments in cell.json, and writes result.json when the cell is done, has diverged or has failed. A
-cell with a result is not run again. A stopped sweep resumes its unfinished cells. Definitions are
-in configs/sweeps/, see grid.py.
+arguments in cell.json, and writes result.json when the cell is done, has diverged or has failed. The
+same command resumes stopped and failed cells; others are not run again. Definitions are in
+configs/sweeps/, see grid.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import itertools
 import os
 import signal
 import subprocess
@@ -35,11 +34,6 @@ PROCESS: Final = (sys.executable, "-m", "fairseq_deepnet.experiments.cell")
 """Command that trains and scores the cell in a folder."""
 PATIENCE: Final = 60.0
 """Seconds for a stopped cell to write its last checkpoint and exit."""
-RETRIES: Final = {
-    "failed": (Status.FAILED,),
-    "diverged": (Status.DIVERGED,),
-    "all": (Status.FAILED, Status.DIVERGED),
-}
 _STOPPED: Final = (PREEMPTED, UNSAVED, INTERRUPTED)
 
 
@@ -58,8 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--parallel", type=int, default=1, help="cells at once (1)")
     add("--threads", type=int, help="of each cell on the CPU (cores / cells at once)")
     add("--seeds", default="1", help="seeds, each a run of every cell: 1,2,3 (1)")
-    retry = "run failed cells again (failed)"
-    add("--retry", nargs="?", const="failed", choices=tuple(RETRIES), help=retry)
     add("--tiny", action="store_true", help="a rehearsal in RUNS.tiny: 2 updates, 16 wide, shallow")
 
 
@@ -87,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     from fairseq_deepnet.experiments import report  # without pandas it fails before any training
 
     say(plan)
-    train(sweep, cells, folder, shares, args.retry, args.tiny)
+    train(sweep, cells, folder, shares, args.tiny)
     runs = [results.read_run(path) for path in results.find_runs(folder)]
     frame = results.table_of(runs)
     write_text(folder / results.FILE, frame.to_csv(index=False))
@@ -97,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     failed = [cell.name for cell in cells if status_of(folder / cell.name) is Status.FAILED]
     if failed:
         names = ", ".join(failed)
-        say(f"failed: {names}; see result.json in their folders; --retry runs them again")
+        say(f"failed: {names}; see result.json in their folders; the same command runs them again")
     return 1 if failed else 0
 
 
@@ -212,7 +204,6 @@ def train(
     cells: Sequence[Cell],
     folder: Path,
     shares: Sequence[Share],
-    retry: str | None = None,
     tiny: bool = False,
     watch: Callable[[], None] = lambda: None,
 ) -> None:
@@ -228,14 +219,14 @@ def train(
         waiting = []
         for number, cell in enumerate(cells):
             place, score = folder / cell.name, _score_words(cell, tiny)
-            if status_of(place) in RETRIES.get(retry or "", ()):
-                begin_again(place)
+            if status_of(place) is Status.FAILED:
+                (place / RESULT).unlink()
             result = read_json(place / RESULT)
             lacks_score = score is not None and result.get("scored") != score
             if not result or (lacks_score and result["status"] == Status.DONE):
                 waiting.append((cell, number, score))
         if not waiting:
-            say("every cell has its result: nothing to do (--retry runs failed ones again)")
+            say("every cell has its result: nothing to do")
         working: dict[subprocess.Popen[bytes], tuple[str, Path, Share, float]] = {}
         free, total = list(shares), len(waiting)
         try:
@@ -330,17 +321,6 @@ def stop(processes: Sequence[subprocess.Popen[bytes]], patience: float = PATIENC
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def begin_again(folder: Path) -> None:
-    """Discard the result of a cell. A failed cell resumes from its last checkpoint; a diverged cell
-    restarts, and its folder is renamed.
-    """
-    if status_of(folder) is not Status.DIVERGED:
-        (folder / RESULT).unlink()
-        return
-    names = (folder.with_name(f".{folder.name}.diverged{n}") for n in itertools.count(1))
-    folder.rename(next(name for name in names if not name.exists()))
 
 
 @contextlib.contextmanager

@@ -74,10 +74,10 @@ class Rig:
         loaded = load_sweep(str(self.definition))
         return expand(override(loaded, [f"arch={names}", *words]))
 
-    def run(self, names: str, *words: str, retry: str | None = None, slots: int = 1) -> list[str]:
+    def run(self, names: str, *words: str, slots: int = 1) -> list[str]:
         shares = [sweep.Share(["--gpus", "0"], ["--gpus", "0"])] * slots
         cells = self.cells(names, *words)
-        sweep.train(load_sweep(str(self.definition)), cells, self.folder, shares, retry)
+        sweep.train(load_sweep(str(self.definition)), cells, self.folder, shares)
         return [sweep.status_of(self.folder / cell.name).value for cell in cells]
 
     def calls(self, name: str) -> list[Any]:
@@ -90,22 +90,16 @@ def rig(definition: Path, child: Path) -> Rig:
     return Rig(definition)
 
 
-def test_a_cell_with_a_result_is_not_run_again_and_a_crash_stops_no_other(rig: Rig) -> None:
-    assert rig.run("crash,good", slots=2) == ["failed", "done"]
+def test_cells_that_are_done_or_diverged_are_not_run_again_and_a_crash_stops_no_other(
+    rig: Rig,
+) -> None:
+    assert rig.run("flaky,good,nan", slots=2) == ["failed", "done", "diverged"]
     assert rig.calls("good") == [[["--gpus", "0"], ["--beam", "4"]]]
     record = read_json(rig.folder / "good" / "cell.json")
     assert record["places"] == [{"panel": "main", "values": {"arch": "good"}, "seed": 1}]
-    assert "status 3" in read_json(rig.folder / "crash" / "result.json")["reason"]
-    assert rig.run("crash,good") == ["failed", "done"]
-    assert (len(rig.calls("good")), len(rig.calls("crash"))) == (1, 1)
-
-
-def test_retry_runs_what_failed_and_keeps_what_diverged_under_another_name(rig: Rig) -> None:
-    assert rig.run("flaky,nan") == ["failed", "diverged"]
-    assert rig.run("flaky,nan", retry="failed") == ["done", "diverged"]
-    assert rig.run("flaky,nan", retry="all") == ["done", "diverged"]
-    assert (rig.folder / ".nan.diverged1").is_dir()
-    assert len(rig.calls("nan")) == 1
+    assert "status 3" in read_json(rig.folder / "flaky" / "result.json")["reason"]
+    assert rig.run("flaky,good,nan") == ["done", "done", "diverged"]
+    assert [len(rig.calls(name)) for name in ("flaky", "good", "nan")] == [2, 1, 1]
 
 
 def test_a_score_that_is_asked_for_later_is_made_without_other_settings(rig: Rig) -> None:
