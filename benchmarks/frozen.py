@@ -596,7 +596,7 @@ PLANS: Final = [
     "wmt17_base --json --gpus 8",
     "wmt17_base --memory 1",
     "wmt17_large_1024 --memory 16 --gpus 4",
-    "opus100 --vocabulary 250000 --gpus 128 --teraflops 312",
+    "opus100 --vocabulary 250000 --gpus 128",
     "opus100_1000 --memory 32 --gpus 8",
     "iwslt14 encoder-layers=100 decoder-layers=100 --gpus 1 --memory 12",
     "mm102 --gpus 256 --json",

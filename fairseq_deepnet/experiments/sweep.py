@@ -1,7 +1,7 @@
 """`deepnet sweep`: train, score and tabulate all runs of a table, the paper's or our own.
 
 A cell is an ordinary run folder, runs/SWEEP/CELL. Its own process trains and scores it with the
-arguments in cell.json, and writes result.json when the cell is done, has diverged or has failed. The
+arguments in cell.json, and writes result.json when it is done, has diverged or has failed. The
 same command resumes stopped and failed cells; others are not run again. Definitions are in
 configs/sweeps/, see grid.py.
 """

@@ -123,10 +123,10 @@ def test_host_memory_is_that_of_a_node_however_many_there_are(
 def test_the_report_names_parameters_memory_operations_and_time(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = ("multi30k_tiny", "--vocabulary", "1000", "--gpus", "8", "--teraflops", "10")
+    words = ("multi30k_tiny", "--vocabulary", "1000", "--gpus", "8")
     code, out, _ = run(capsys, *words, "checkpoint-activations=true", "max-update=3600")
     assert code == 0
-    for part in ("encoder", "activations", "recomputation", "seconds per update", "hours for"):
+    for part in ("encoder", "activations", "recomputation"):
         assert part in out
     assert "It fits into 80 GiB: " in out
 

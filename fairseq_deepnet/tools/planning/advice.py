@@ -111,13 +111,12 @@ def _recomputed(model: Model) -> Model:
 def _largest_that_fits(plan: Plan, model: Model, training: Training) -> Plan:
     """Return the plan with the largest micro-batch that fits; else with the smallest."""
     tokens = training.max_tokens
-    machine = plan.memory_gib, plan.teraflops, plan.length, plan.utilisation
     while True:
         batch = launch.split_batch(plan.training.tokens, tokens, training.devices)
         training = dataclasses.replace(
             training, max_tokens=batch.max_tokens, update_freq=batch.update_freq
         )
-        candidate = make_plan(model, training, *machine)
+        candidate = make_plan(model, training, plan.memory_gib, plan.length)
         if candidate.fits or tokens // 2 < SMALLEST_MICRO_BATCH:
             return candidate
         tokens //= 2

@@ -1,9 +1,8 @@
-"""The plan of one training: parameters, memory, operations and time.
+"""Plan of a training run: parameters, memory and operations.
 
-Model and training are read from what fairseq-train would see, so that an estimate and a run cannot
-differ in a default. A multiplication with an addition counts as two operations. Only matrix
-products count; the rest (LayerNorm, dropout, softmax) is bound by memory, and is part of the
-utilisation.
+Model and training are read from the options as fairseq-train parses them, so that an estimate and a
+run have the same defaults. A multiplication with an addition counts as two operations. Only matrix
+products are counted; the rest (LayerNorm, dropout, softmax) is bound by memory bandwidth.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from argparse import Namespace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerConfig, TransformerModel
@@ -37,18 +36,6 @@ from fairseq_deepnet.schemes import Role, Side, Sublayer
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.training import launch
-
-UTILISATION: Final = 0.3
-"""Share of the device's peak that training reaches if nothing else is given: assumed."""
-
-KERNELS: Final = {Side.ENCODER: (18, 32), Side.DECODER: (28, 50)}
-"""Kernels that a layer starts forward and backward: DeepNorm with dropout, as torch dispatches."""
-
-OPTIMISER_KERNELS: Final = 15
-"""Kernels per parameter tensor of fairseq's optimisers, with scaling and norm of its gradient."""
-
-KERNEL_SECONDS: Final = 8e-6
-"""Time to start a kernel from Python: assumed. Deep, narrow stacks on fast GPUs are bound by it."""
 
 
 def count_flops(model: Model, batch: MicroBatch) -> dict[str, float]:
@@ -85,15 +72,13 @@ def count_flops(model: Model, batch: MicroBatch) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a training needs.
+    """Needs of a training run.
 
     Args:
         counts: parameters by part
         memory, flops: bytes, and operations of one micro-batch, on one device
-        memory_gib: of a device
-        length: subwords of a sentence, as assumed
-        teraflops: peak of a device, 10^12 operations per second; None: no times
-        utilisation: share of it that is reached, as assumed
+        memory_gib: memory of a device
+        length: assumed subwords per sentence
     """
 
     model: Model
@@ -103,35 +88,6 @@ class Plan:
     flops: dict[str, float]
     memory_gib: float
     length: int
-    teraflops: float | None
-    utilisation: float
-
-    @property
-    def seconds_per_update(self) -> float | None:
-        """Estimated time of an update; devices work side by side, communication is hidden.
-
-        A micro-batch takes as long as its operations, or as starting its kernels if that is longer.
-        The optimiser goes through the parameter tensors in Python, unless it is fused_adam or they
-        are one flat copy.
-        """
-        if self.teraflops is None:
-            return None
-        model, training = self.model, self.training
-        computing = self.flops["total"] / (self.teraflops * 1e12 * self.utilisation)
-        kernels = 0
-        for side, (forward, backward) in KERNELS.items():
-            kernels += model.depths.of(side) * (forward + backward)
-            kernels += model.recomputed(side) * forward
-        flat = training.flat and not training.memory_efficient
-        pieces = 1 if flat or training.optimizer == "fused_adam" else self.counts.tensors
-        stepping = pieces * OPTIMISER_KERNELS * KERNEL_SECONDS
-        return training.update_freq * max(computing, kernels * KERNEL_SECONDS) + stepping
-
-    @property
-    def hours(self) -> float | None:
-        """Estimated time of --max-update updates; None where that is not set."""
-        updates, seconds = self.training.max_update, self.seconds_per_update
-        return updates * seconds / 3600 if updates and seconds else None
 
     @property
     def needed_gib(self) -> float:
@@ -148,15 +104,13 @@ def make_plan(
     model: Model,
     training: Training,
     memory_gib: float,
-    teraflops: float | None = None,
     length: int = SENTENCE_LENGTH,
-    utilisation: float = UTILISATION,
 ) -> Plan:
     """Plan a training that is already read."""
     batch, counts = micro_batch(training, length), count(model)
     memory, flops = follow(model, training, counts, batch), count_flops(model, batch)
     needs = (model, training, counts, memory, flops)
-    return Plan(*needs, memory_gib, length, teraflops, utilisation)
+    return Plan(*needs, memory_gib, length)
 
 
 def estimate(
@@ -164,9 +118,7 @@ def estimate(
     gpus: int,
     memory_gib: float,
     vocabulary: tuple[int, int],
-    teraflops: float | None = None,
     length: int = SENTENCE_LENGTH,
-    utilisation: float = UTILISATION,
 ) -> Plan:
     """Plan the training that a config describes.
 
@@ -174,18 +126,15 @@ def estimate(
         gpus: devices in all; 0 is one CPU process
         memory_gib: of one device
         vocabulary: entries of the source's and the target's dictionary, special symbols included
-        teraflops: peak of one device in the config's precision, 10^12 operations per second
         length: subwords of a sentence
-        utilisation: share of the peak that training reaches
 
     Where the config has recipe.global-batch-tokens, update-freq follows from the devices, as
     scripts/train.sh does it. Raises ValueError for what cannot be planned.
     """
     if gpus < 0:
         raise ValueError(f"--gpus {gpus}: 0 plans for the CPU")
-    values = {"memory": memory_gib, "teraflops": teraflops, "length": length}
-    for name, value in (values | {"utilisation": utilisation}).items():
-        if value is not None and not value > 0:
+    for name, value in {"memory": memory_gib, "length": length}.items():
+        if not value > 0:
             raise ValueError(f"--{name} {value:g}: a positive number is expected")
     if min(vocabulary) < 5:
         raise ValueError(f"--vocabulary {min(vocabulary)}: at least 5, fairseq has four symbols")
@@ -201,7 +150,7 @@ def estimate(
         training = dataclasses.replace(
             training, max_tokens=batch.max_tokens, update_freq=batch.update_freq
         )
-    return make_plan(model, training, memory_gib, teraflops, length, utilisation)
+    return make_plan(model, training, memory_gib, length)
 
 
 def require_plannable(arch: str) -> None:

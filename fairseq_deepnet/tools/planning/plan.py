@@ -45,9 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     auto = "auto: as the options say, else bf16 on GPUs, as scripts/train.sh does"
     add("--precision", choices=("auto", "bf16", "fp16", "fp32"), default="auto", help=auto)
     add("--length", type=int, default=32, help=f"subwords of a sentence, as assumed {default}")
-    add("--teraflops", type=float, help="peak of one device in that precision, for the time")
-    reached = f"share of the peak that training reaches, as assumed {default}"
-    add("--utilisation", type=float, default=0.3, help=reached)
     add("--json", action="store_true", help="JSON on stdout")
 
 
@@ -72,8 +69,7 @@ def run(args: argparse.Namespace) -> int:
     memory = args.memory
     if memory is None:
         memory = DEVICE_GIB if args.gpus else machine_gib()
-    speed = (args.teraflops, args.length, args.utilisation)
-    plan = estimate(config, args.gpus, memory, sizes, *speed)
+    plan = estimate(config, args.gpus, memory, sizes, args.length)
     steps = advise(plan)
     if args.json:
         print(json.dumps(as_json(plan, steps), indent=2))
@@ -119,10 +115,6 @@ def as_text(plan: Plan, steps: list[Step], assumptions: list[str]) -> str:
     batch = f"{training.max_tokens:,} x update-freq {training.update_freq} x {training.devices}"
     facts = [f"{plan.model.arch}, {plan.model.scheme}"]
     facts.append(f"{training.tokens:,} tokens per side and update = {batch}")
-    if plan.seconds_per_update is not None:
-        facts.append(f"{plan.seconds_per_update:,.2f} seconds per update")
-    if plan.hours is not None:
-        facts.append(f"{plan.hours:,.2f} hours for {training.max_update:,} updates")
     notes = "\n".join(["Assumed", *(f"  {note}" for note in [*assumptions, *_notes(plan)])])
     return "\n\n".join(["\n".join(facts), table, _verdict(plan, steps), notes])
 
@@ -171,9 +163,8 @@ def _notes(plan: Plan) -> list[str]:
 
 
 def as_json(plan: Plan, steps: list[Step]) -> dict[str, Any]:
-    """Return the same for programs: bytes, operations, seconds (None without --teraflops)."""
+    """Return the same for programs: bytes and operations."""
     last, passes = steps[-1], plan.training.update_freq * plan.training.devices
-    times = ("teraflops", "utilisation", "seconds_per_update", "hours")
     counts = dataclasses.asdict(plan.counts)
     counts["layer"] = {side.value: number for side, number in plan.counts.layer.items()}
     return {
@@ -191,7 +182,6 @@ def as_json(plan: Plan, steps: list[Step]) -> dict[str, Any]:
         "memory_gib": plan.memory_gib,
         "fits": plan.fits,
         "flops_per_update": plan.flops["total"] * passes,
-        **{name: getattr(plan, name) for name in times},
         "advice": {
             "fits": last.plan.fits,
             "options": last.options,
