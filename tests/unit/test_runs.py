@@ -11,8 +11,7 @@ import yaml
 from fairseq_deepnet import cli, ended
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
 from fairseq_deepnet.ended import DIVERGED
-from fairseq_deepnet.records import write_record
-from fairseq_deepnet.tools.training import fallbacks, settle, train
+from fairseq_deepnet.tools.training import settle, train
 from tests.support.runs import TINY, make_checkpoint, make_data
 
 
@@ -189,10 +188,15 @@ def test_a_divergence_whose_supervisor_was_killed_is_answered_at_the_next_start(
     command = record(*options)
     assert command is not None
     assert command[-2:] == ["--lr=0.05", "--fallback-step=1"]
+    assert option(command, "--on-divergence") == "stop"  # the supervisor falls back
+    assert "--fallbacks" not in command
     assert "fallback 1: starting again from update 100 with lr*0.5" in record.said
     assert num_updates(load_checkpoint(checkpoints / "checkpoint_last.pt")) == 100
     # the first start after that: nothing is left to answer
     assert record(*options) == command
+    plain = record("--lr", "0.1")  # without fallbacks
+    assert plain is not None
+    assert plain[-2:] == command[-2:]
     ended.write(record.run, ended.Why.DIVERGED, 150, attempt=1, started=140)
     assert record.train(*options) == DIVERGED
     assert "no fallback is left after 1" in record.said
@@ -279,21 +283,6 @@ def test_bad_input_is_one_line_and_leaves_no_run_folder(
     assert message in record.said
     assert record.said.count("\n") == 1
     assert not record.run.exists()
-
-
-def test_a_run_that_has_fallen_back_resumes_with_that(record: Recorder) -> None:
-    options = ["--lr", "0.1", "--on-divergence", "fallback", "--fallbacks", "lr*0.5"]
-    first = record(*options)
-    # fairseq-train itself stops; the supervisor falls back
-    assert option(first, "--on-divergence") == "stop"
-    assert "--fallbacks" not in first
-    config = yaml.safe_load((record.run / "config.yaml").read_text(encoding="utf-8"))
-    assert (config["on-divergence"], config["fallbacks"]) == ("fallback", "lr*0.5")
-    history = [{"change": "lr*0.5", "from_update": 9}]
-    write_record(record.run / fallbacks.NAME, {"history": history})
-    assert record(*options) == [*first, "--lr=0.05", "--fallback-step=1"]
-    assert "fallback 1: starting again from update 9" in record.said
-    assert record("--lr", "0.1")[-2:] == ["--lr=0.05", "--fallback-step=1"]  # also without
 
 
 @pytest.mark.parametrize("name", ["train.de-en.de.bin", "valid.de-en.de.bin"])

@@ -99,6 +99,10 @@ class Work:
         assert self.started.returncode == status, errors
         return errors
 
+    def is_locked(self) -> bool:
+        command = ["flock", "--nonblock", str(self.run / ".lock"), "true"]
+        return subprocess.run(command, check=False).returncode != 0
+
     def noted(self) -> str:
         file = self.run / "noted"
         return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
@@ -128,8 +132,10 @@ def test_the_child_gets_the_signal_that_it_understands(
     work.add(name=launcher)
     pid = work.start(launcher, ignoring=sent is not signal.SIGINT)
     work.at_work()
+    assert work.is_locked()  # by the child, too
     os.kill(pid, sent)
     assert "the same command" in work.finish(status)
+    assert not work.is_locked()
     assert work.noted() == heard
     assert not ended.is_complete(work.run)
 
