@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from tabulate import tabulate
 
@@ -21,13 +19,6 @@ def text(rows: Rows, left: int = 1, form: str = "simple") -> str:
 def markdown(rows: Rows, left: int = 1) -> str:
     """Lay a table out as Markdown that can be read as it is."""
     return text(rows, left, "pipe")
-
-
-def comma_separated(rows: Iterable[Sequence[object]]) -> str:
-    """Return CSV; None is an empty cell, a float is written in full."""
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows(rows)
-    return stream.getvalue()
 
 
 def listed(names: Sequence[object], limit: int = 3) -> str:

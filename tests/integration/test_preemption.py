@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from fairseq_deepnet import preemption
 from fairseq_deepnet.ended import PREEMPTED
 from fairseq_deepnet.trainer import DeepNetTrainer as Trainer
 from tests.integration.conftest import SMALL, TRAIN
-from tests.support.preempted import rig
+from tests.support.shell import ROOT
 from tests.support.training import logged, train_here, train_together
 
 OPTIONS = ["--arch=deepnet_transformer", *SMALL, *TRAIN, "--max-tokens=60", "--dropout=0.1"]
@@ -168,65 +167,72 @@ def test_two_processes_stop_after_the_same_update(
     assert updates(held(tmp_path / "run")) == 2
 
 
-class TestSignals:
-    """fairseq-train as a command."""
+RIG = """
+import atexit, os, signal, sys, time
+sys.path.insert(0, {root!r})
+import torch
+if {at_exit}:  # what is registered first runs last: fairseq-train has ended by then
+    atexit.register(lambda: kill_at_exit())
+import fairseq_deepnet.models
+from fairseq_deepnet import preemption
+from fairseq.trainer import Trainer
 
-    @pytest.fixture
-    def plugin(self, tmp_path: Path) -> Path:
-        return tmp_path / "plugin"
+def kill_at_exit():
+    # while Python ends, it restores the default action of signals unless they are ignored
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("signalled at exit", flush=True)
 
-    def start(self, data: Path, plugin: Path, *options: str) -> subprocess.Popen[str]:
-        run = plugin.parent / "run"
-        command = ["fairseq-train", data, "--user-dir", plugin, "--save-dir", run, *OPTIONS]
-        return subprocess.Popen(
-            [str(part) for part in (*command, *options)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            cwd=plugin.parent,
-            start_new_session=True,
-        )
+def train_step(self, *args, **kwargs):
+    if self.get_num_updates() == 4 and not {at_exit}:
+        os.killpg(0, signal.SIGUSR1)
+        os.killpg(0, signal.SIGTERM)
+        while preemption.signalled() is None:
+            time.sleep(0.01)
+    return original(self, *args, **kwargs)
 
-    def finish(self, processes: Sequence[subprocess.Popen[str]], status: int) -> Iterator[str]:
-        """Give what each said; all must end with `status`."""
-        said = []
-        try:
-            for process in processes:
-                said.append(process.communicate(timeout=240)[0])
-                assert process.returncode == status, "\n".join(said)
-        finally:
-            for process in processes:
-                process.kill()
-        return iter(said)
+original, Trainer.train_step = Trainer.train_step, train_step
+"""
+"""A user-dir that sends signals during update 5 or at the end of the process."""
 
-    def test_a_signal_saves_a_training_of_fairseq_s_own_architecture(
-        self, tiny_data: Path, plugin: Path, tmp_path: Path
-    ) -> None:
-        rig(plugin, "during(5, kill)")
-        options = ["--arch=transformer", "--max-update=30"]
-        (said,) = self.finish([self.start(tiny_data, plugin, *options)], PREEMPTED)
-        assert "preempted: update 5 is saved" in said
-        assert updates(held(tmp_path / "run")) == 5
 
-    def test_a_signal_after_the_last_update_changes_nothing(
-        self, tiny_data: Path, plugin: Path, tmp_path: Path
-    ) -> None:
-        # the function that is registered first runs last: fairseq-train has ended by then
-        late = "import atexit; atexit.register(lambda: kill_at_exit())"
-        rig(plugin, before=late)
-        command = self.start(tiny_data, plugin, "--max-update=2")
-        (said,) = self.finish([command], 0)
-        assert "signalled at exit" in said
-        assert "preempted" not in said
-        assert updates(held(tmp_path / "run")) == 2
-
-    def test_a_signal_to_all_that_fairseq_train_has_started_ends_it_after_the_update(
-        self, tiny_data: Path, plugin: Path, tmp_path: Path
-    ) -> None:
-        # one of a group has workers that load the data, and they are signalled, too
-        rig(plugin, "during(5, lambda: (os.killpg(0, signal.SIGUSR1), os.killpg(0, 15), heard()))")
-        command = self.start(tiny_data, plugin, "--max-update=30", "--num-workers=2")
-        (said,) = self.finish([command], PREEMPTED)
-        assert "preempted: update 5 is saved" in said
-        assert "Traceback" not in said
-        assert updates(held(tmp_path / "run")) == 5
+@pytest.mark.parametrize(
+    ("at_exit", "options", "status", "message", "last"),
+    [
+        (True, ["--max-update=2"], 0, "signalled at exit", 2),
+        # the workers that load the data are signalled, too
+        (
+            *(False, ["--max-update=30", "--num-workers=2"], PREEMPTED),
+            *("preempted: update 5 is saved", 5),
+        ),
+    ],
+)
+def test_a_signal_to_all_processes_of_fairseq_train(
+    at_exit: bool,
+    options: list[str],
+    status: int,
+    message: str,
+    last: int,
+    tiny_data: Path,
+    tmp_path: Path,
+) -> None:
+    plugin, run = tmp_path / "plugin", tmp_path / "run"
+    plugin.mkdir()
+    text = RIG.format(root=str(ROOT), at_exit=at_exit)
+    (plugin / "__init__.py").write_text(text, encoding="utf-8")
+    command = ["fairseq-train", tiny_data, "--user-dir", plugin, "--save-dir", run, *OPTIONS]
+    done = subprocess.run(
+        [str(part) for part in (*command, *options)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        cwd=tmp_path,
+        start_new_session=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout
+    assert message in done.stdout
+    assert ("preempted" in done.stdout) == (not at_exit)
+    assert "Traceback" not in done.stdout
+    assert updates(held(run)) == last
