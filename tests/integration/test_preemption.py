@@ -1,4 +1,4 @@
-"""SIGTERM and SIGUSR1: the update is finished and saved, and what goes on is what was to be."""
+"""SIGTERM and SIGUSR1: the update is finished and saved, and a resume changes no number."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOGETHER = ["--ddp-backend=legacy_ddp", "--distributed-backend=gloo"]
 TOGETHER += ["--distributed-world-size=2", "--update-freq=2"]
 
 
-def held(save_dir: Path, name: str = "checkpoint_last.pt") -> dict[str, Any]:
+def saved(save_dir: Path, name: str = "checkpoint_last.pt") -> dict[str, Any]:
     return dict(torch.load(save_dir / name, weights_only=True))
 
 
@@ -33,19 +33,19 @@ def updates(state: dict[str, Any]) -> int:
     return int(state["optimizer_history"][-1]["num_updates"])
 
 
-def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
     """Weights, moments, schedule and position are equal to the last bit."""
-    assert updates(one) == updates(other)
-    assert one["model"].keys() == other["model"].keys()
-    for name, value in one["model"].items():
-        assert torch.equal(value, other["model"][name]), name
-    moments, others = (state["last_optimizer_state"]["state"] for state in (one, other))
+    assert updates(first) == updates(second)
+    assert first["model"].keys() == second["model"].keys()
+    for name, value in first["model"].items():
+        assert torch.equal(value, second["model"][name]), name
+    moments, others = (state["last_optimizer_state"]["state"] for state in (first, second))
     assert moments.keys() == others.keys()
     for key, values in moments.items():
         for name, value in values.items():
             assert torch.equal(torch.as_tensor(value), torch.as_tensor(others[key][name])), name
     for key in ("train_iterator", "val_loss", "best"):
-        assert one["extra_state"].get(key) == other["extra_state"].get(key), key
+        assert first["extra_state"].get(key) == second["extra_state"].get(key), key
 
 
 class InProcess:
@@ -62,16 +62,16 @@ class InProcess:
         self.patch.delattr(checkpoint_utils.save_checkpoint, "best", raising=False)
         self.caplog.clear()
         train_here(data, save_dir, *OPTIONS, *options)
-        return self.told()
+        return self.logged_values()
 
-    def told(self) -> list[dict[str, Any]]:
-        kept = []
+    def logged_values(self) -> list[dict[str, Any]]:
+        lines = []
         for record in self.caplog.records:
             if record.name in ("train_inner", "valid"):
                 line = record.getMessage()
                 names = ("loss", "valid_loss", "num_updates", "valid_num_updates")
-                kept.append({name: found for name in names if (found := logged([line], name))})
-        return kept
+                lines.append({name: v for name in names if (v := logged([line], name))})
+        return lines
 
     def preempt(
         self, data: Path, save_dir: Path, *options: str, update: int, method: str = "train_step"
@@ -89,7 +89,7 @@ class InProcess:
             with pytest.raises(SystemExit) as ended:
                 self.train(data, save_dir, *options)
         assert ended.value.code == PREEMPTED
-        return self.told()
+        return self.logged_values()
 
 
 @pytest.fixture
@@ -103,9 +103,9 @@ def test_the_same_command_goes_on_as_if_there_had_been_no_signal(
     options = ["--max-update=8", "--update-freq=2"]
     whole = process.train(tiny_data, tmp_path / "whole", *options)
     first = process.preempt(tiny_data, tmp_path / "run", *options, update=5)
-    assert updates(held(tmp_path / "run")) == 5
+    assert updates(saved(tmp_path / "run")) == 5
     assert first + process.train(tiny_data, tmp_path / "run", *options) == whole
-    assert_same(held(tmp_path / "run"), held(tmp_path / "whole"))
+    assert_same(saved(tmp_path / "run"), saved(tmp_path / "whole"))
 
 
 @pytest.mark.parametrize("when", ["update", "validation", "epoch"])
@@ -121,17 +121,17 @@ def test_a_validation_that_a_signal_prevents_is_made_up_for(
     whole = process.train(tiny_data, tmp_path / "whole", *options)
     run, method = tmp_path / "run", "valid_step" if when == "validation" else "train_step"
     first = process.preempt(tiny_data, run, *options, update=last, method=method)
-    assert updates(held(run)) == last
+    assert updates(saved(run)) == last
     assert not any("valid_loss" in line for line in first)
     second = process.train(tiny_data, run, *options)
     assert (first + second)[: last + 1] == whole[: last + 1]
     assert len(first + second) == len(whole)
     last_of_all = "checkpoint1.pt" if when == "epoch" else "checkpoint_last.pt"
-    assert_same(held(run, last_of_all), held(tmp_path / "whole", last_of_all))
+    assert_same(saved(run, last_of_all), saved(tmp_path / "whole", last_of_all))
     names = {path.name for path in (tmp_path / "whole").glob("*.pt")}
     assert {path.name for path in run.glob("*.pt")} == names
     for name in names:
-        assert updates(held(run, name)) == updates(held(tmp_path / "whole", name))
+        assert updates(saved(run, name)) == updates(saved(tmp_path / "whole", name))
 
 
 def test_a_last_validation_that_was_cut_off_is_made_without_a_further_update(
@@ -139,13 +139,13 @@ def test_a_last_validation_that_was_cut_off_is_made_without_a_further_update(
 ) -> None:
     run = tmp_path / "run"
     process.preempt(tiny_data, run, "--max-update=8", update=3)
-    told = process.train(tiny_data, run, "--max-update=3")
-    assert [line["valid_num_updates"] for line in told] == [[3.0]]
-    assert updates(held(run)) == updates(held(run, "checkpoint_best.pt")) == 3
+    lines = process.train(tiny_data, run, "--max-update=3")
+    assert [line["valid_num_updates"] for line in lines] == [[3.0]]
+    assert updates(saved(run)) == updates(saved(run, "checkpoint_best.pt")) == 3
 
 
 def signal_rank_1(rank: int) -> None:
-    """Let one of two processes be signalled while it makes update 2."""
+    """Let one of two processes be signalled during update 2."""
     preemption._is_listening = True
     train_step = Trainer.train_step
 
@@ -164,7 +164,7 @@ def test_two_processes_stop_after_the_same_update(
     words = [*OPTIONS, f"--arch={arch}", "--update-freq=2", "--max-update=30"]
     ended = train_together(tiny_data, tmp_path / "run", *words, begin=signal_rank_1)
     assert ended == [PREEMPTED, PREEMPTED]
-    assert updates(held(tmp_path / "run")) == 2
+    assert updates(saved(tmp_path / "run")) == 2
 
 
 RIG = """
@@ -235,4 +235,4 @@ def test_a_signal_to_all_processes_of_fairseq_train(
     assert message in done.stdout
     assert ("preempted" in done.stdout) == (not at_exit)
     assert "Traceback" not in done.stdout
-    assert updates(held(run)) == last
+    assert updates(saved(run)) == last

@@ -71,7 +71,7 @@ def run_script(
     cwd: Path | None = None,
     timeout: float = 600,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script of scripts/ (or an absolute path) without set-up, and give back what it said.
+    """Run a script of scripts/ (or an absolute path) without set-up, and return its output.
 
     `env` adds to the environment of the tests, `path` replaces its PATH, whose first folder is
     otherwise that of the Python which runs the tests.

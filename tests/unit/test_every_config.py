@@ -72,8 +72,8 @@ def test_the_papers_hyper_parameters_are_in_the_config(name: str) -> None:
         sizes = (f"{side}_{part}" for part in ("embed_dim", "ffn_embed_dim", "attention_heads"))
         assert "/".join(str(getattr(args, size)) for size in sizes) == shape
         assert getattr(args, f"{side}_layers") == int(layers)
-    found = (args.lr, args.warmup_updates, args.adam_eps, args.clip_norm, args.dropout)
-    assert found == ([float(lr)], int(warmup), float(eps), float(clip), float(dropout))
+    values = (args.lr, args.warmup_updates, args.adam_eps, args.clip_norm, args.dropout)
+    assert values == ([float(lr)], int(warmup), float(eps), float(clip), float(dropout))
     assert args.weight_decay == float(decay)
     if length.endswith("-epochs"):
         assert (args.max_epoch, args.max_update) == (int(length.removesuffix("-epochs")), 0)

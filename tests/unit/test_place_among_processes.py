@@ -1,4 +1,4 @@
-"""Where a training goes on in the data of an epoch, with another number of processes."""
+"""The place in the data of an epoch at which another number of processes resumes."""
 
 from typing import Any
 
@@ -21,40 +21,42 @@ def iterator(shards: int, shard: int = 0, grouped: bool = True) -> Any:
 
 
 def after(batches: int, grouped: bool = True) -> tuple[list[int], dict[str, Any]]:
-    """What four processes have made with so many batches each, and the state that they save."""
-    made: list[int] = []
+    """The batches that four processes have trained on, each this number, and their saved state."""
+    trained: list[int] = []
     state: dict[str, Any] = {}
     for shard in range(4):
-        one = iterator(4, shard, grouped)
-        epoch = one.next_epoch_itr()
-        made += [number for batch in one.epoch_batch_sampler.batches[:batches] for number in batch]
+        epochs = iterator(4, shard, grouped)
+        epoch = epochs.next_epoch_itr()
+        trained += [
+            number for batch in epochs.epoch_batch_sampler.batches[:batches] for number in batch
+        ]
         for _ in range(batches):
             next(epoch)
-        state = {**one.state_dict(), SHARDS: 4}
-    return made, state
+        state = {**epochs.state_dict(), SHARDS: 4}
+    return trained, state
 
 
 def left(shards: int, state: dict[str, Any], grouped: bool = True) -> list[int]:
-    found: list[int] = []
+    rest: list[int] = []
     for shard in range(shards):
-        one = iterator(shards, shard, grouped)
-        one.load_state_dict(place_in_epoch(state, shards, grouped))
-        found += [number for batch in one.epoch_batch_sampler for number in batch]
-    return found
+        epochs = iterator(shards, shard, grouped)
+        epochs.load_state_dict(place_in_epoch(state, shards, grouped))
+        rest += [number for batch in epochs.epoch_batch_sampler for number in batch]
+    return rest
 
 
 @pytest.mark.parametrize(("shards", "grouped"), [(2, False), (6, False), (4, True)])
 def test_every_batch_is_made_once(shards: int, grouped: bool) -> None:
-    made, state = after(3, grouped)
-    assert sorted(made + left(shards, state, grouped)) == [*range(BATCHES)]
+    trained, state = after(3, grouped)
+    assert sorted(trained + left(shards, state, grouped)) == [*range(BATCHES)]
 
 
 def test_grouped_batches_need_as_many_processes_until_the_epoch_ends() -> None:
     _, state = after(3)
-    told = r"--grouped-shuffling: .* 4 processes, .* 2 cannot .* with 4 .* --reset-dataloader"
-    with pytest.raises(ConfigurationError, match=told):
+    message = r"--grouped-shuffling: .* 4 processes, .* 2 cannot .* with 4 .* --reset-dataloader"
+    with pytest.raises(ConfigurationError, match=message):
         place_in_epoch(state, 2, is_grouped=True)
     _, ended = after(BATCHES // 4)
-    one = iterator(2)
-    one.load_state_dict(place_in_epoch(ended, 2, is_grouped=True))
-    assert one.next_epoch_idx == 2
+    epochs = iterator(2)
+    epochs.load_state_dict(place_in_epoch(ended, 2, is_grouped=True))
+    assert epochs.next_epoch_idx == 2

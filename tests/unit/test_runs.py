@@ -21,7 +21,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Recorder:
-    """Calls `deepnet train` on one run folder up to the start of its child; keeps what was said."""
+    """Calls `deepnet train` on one run folder up to the start of its child; keeps its messages."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Recorder:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         self.run, self.data, self.capsys = run, data, capsys
-        self.said = ""
+        self.output = ""
         self.commands: list[list[str]] = []
         for name in ("OMP_NUM_THREADS", "PYTHONUNBUFFERED"):
             monkeypatch.setenv(name, "1")
@@ -49,7 +49,7 @@ class Recorder:
         words += [f"--{key}" for key, value in options.items() if not value]
         shape = [] if config != "multi30k" else TINY
         status = cli.main(["train", *words, config, "--", *shape, *extra])
-        self.said = self.capsys.readouterr().err
+        self.output = self.capsys.readouterr().err
         return status
 
     def __call__(self, *extra: str, config: str = "multi30k", **settings: str) -> list[str] | None:
@@ -129,15 +129,15 @@ def test_settings_may_be_fixed_until_there_is_a_checkpoint(record: Recorder) -> 
     recorded = (record.run / "config.yaml").read_bytes()
 
     assert record("--lr", "0.3", "--max-update", "9000") is None
-    assert "lr [0.2] -> [0.3]; max-update" in record.said
-    assert "set RUN=FOLDER" in record.said
+    assert "lr [0.2] -> [0.3]; max-update" in record.output
+    assert "set RUN=FOLDER" in record.output
     assert (record.run / "config.yaml").read_bytes() == recorded
 
     # what changes no number may differ
     assert record("--lr", "2e-1", "--log-interval", "7", "--checkpoint-activations-every", "auto")
-    assert "resuming from update 100" in record.said
+    assert "resuming from update 100" in record.output
     assert record("--lr", "0.3", resume="")
-    assert "resuming with new settings: lr [0.2] -> [0.3]" in record.said
+    assert "resuming with new settings: lr [0.2] -> [0.3]" in record.output
     assert yaml.safe_load((record.run / "config.yaml").read_text(encoding="utf-8"))["lr"] == "0.3"
 
 
@@ -145,11 +145,11 @@ def test_a_schedule_that_does_not_fit_the_training_is_one_warning_that_names_bot
     record: Recorder,
 ) -> None:
     record("--max-update", "8000", "--total-num-update", "2400", **{"dry-run": ""})
-    (warning,) = (line for line in record.said.splitlines() if line.startswith("warning: "))
+    (warning,) = (line for line in record.output.splitlines() if line.startswith("warning: "))
     assert "--total-num-update 2,400 is below --max-update 8,000" in warning
     assert "the learning rate is 0 in the last 5,600 updates" in warning
     record("--max-update", "300", **{"dry-run": ""})
-    (warning,) = (line for line in record.said.splitlines() if line.startswith("warning: "))
+    (warning,) = (line for line in record.output.splitlines() if line.startswith("warning: "))
     assert "--warmup-updates 400 is not below --max-update 300" in warning
 
 
@@ -160,7 +160,7 @@ def test_other_settings_after_the_checkpoints_were_removed_begin_again(record: R
     last.unlink()
     assert record("--max-update", "300") == []  # nothing has changed
     assert record("--max-update", "300", "--lr", "0.1")
-    assert "is complete" not in record.said
+    assert "is complete" not in record.output
     assert not ended.is_complete(record.run)
 
 
@@ -171,7 +171,7 @@ def test_a_second_start_in_a_new_folder_leaves_the_record_of_the_first(
     monkeypatch.setattr(train, "ENDING", 0.0)
     with train._locked(record.run, wanted=True):
         assert record("--lr", "0.2") is None
-        assert "another training uses" in record.said
+        assert "another training uses" in record.output
         assert [path.name for path in record.run.iterdir()] == [".lock"]
     assert record() is not None
 
@@ -190,7 +190,7 @@ def test_a_divergence_whose_supervisor_was_killed_is_answered_at_the_next_start(
     assert command[-2:] == ["--lr=0.05", "--fallback-step=1"]
     assert option(command, "--on-divergence") == "stop"  # the supervisor falls back
     assert "--fallbacks" not in command
-    assert "fallback 1: starting again from update 100 with lr*0.5" in record.said
+    assert "fallback 1: starting again from update 100 with lr*0.5" in record.output
     assert num_updates(load_checkpoint(checkpoints / "checkpoint_last.pt")) == 100
     # the first start after that: nothing is left to answer
     assert record(*options) == command
@@ -199,7 +199,7 @@ def test_a_divergence_whose_supervisor_was_killed_is_answered_at_the_next_start(
     assert plain[-2:] == command[-2:]
     ended.write(record.run, ended.Why.DIVERGED, 150, attempt=1, started=140)
     assert record.train(*options) == DIVERGED
-    assert "no fallback is left after 1" in record.said
+    assert "no fallback is left after 1" in record.output
     command = record(*options[:-1], "lr*0.5, lr*0.1")  # more steps than before
     assert command is not None
     assert command[-2:] == ["--lr=0.005", "--fallback-step=2"]
@@ -209,7 +209,7 @@ def test_a_run_whose_last_checkpoint_is_at_the_end_is_complete(record: Recorder)
     record("--max-update", "300")
     last = make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 300)
     assert record("--max-update", "300") == []
-    assert "is complete at update 300" in record.said
+    assert "is complete at update 300" in record.output
     assert ended.is_complete(record.run)
     assert record("--max-update", "400", resume="")  # more updates: there is work left
     assert not ended.is_complete(record.run)
@@ -231,15 +231,15 @@ def test_a_run_that_began_elsewhere_resumes_by_the_same_command(record: Recorder
     make_checkpoint(folder / "checkpoint_1_110.pt", 110)  # a kill left no checkpoint_last.pt
     resumed = record(*words)
     assert resumed == [word for word in began if word != "--reset-optimizer"]
-    assert "resuming from update 110" in record.said
+    assert "resuming from update 110" in record.output
     assert num_updates(load_checkpoint(folder / "checkpoint_last.pt")) == 110
     # another start would be another run
     second = make_checkpoint(record.run.parent / "second.pt", 90)
     again = ["--max-update", "300", "--restore-file", str(second)]
     assert record(*again, resume="") is None
-    assert "already has checkpoints; set RUN=FOLDER" in record.said
+    assert "already has checkpoints; set RUN=FOLDER" in record.output
     assert record("--restore-file", "gone.pt", run=str(record.run.parent / "other")) is None
-    assert "--restore-file gone.pt: there is no such file" in record.said
+    assert "--restore-file gone.pt: there is no such file" in record.output
 
 
 def test_a_damaged_last_checkpoint_is_fixed(record: Recorder) -> None:
@@ -249,9 +249,9 @@ def test_a_damaged_last_checkpoint_is_fixed(record: Recorder) -> None:
     assert record()
     assert (
         "checkpoint_last.pt is damaged, missing or not the newest: resuming from checkpoint_1_50.pt"
-        in record.said
+        in record.output
     )
-    assert "resuming from update 50" in record.said
+    assert "resuming from update 50" in record.output
 
 
 @pytest.mark.parametrize(
@@ -280,8 +280,8 @@ def test_bad_input_is_one_line_and_leaves_no_run_folder(
     record: Recorder, extra: list[str], settings: dict[str, str], message: str
 ) -> None:
     assert record(*extra, **settings) is None
-    assert message in record.said
-    assert record.said.count("\n") == 1
+    assert message in record.output
+    assert record.output.count("\n") == 1
     assert not record.run.exists()
 
 
@@ -298,7 +298,7 @@ def test_text_that_changed_between_stop_and_resume_is_refused(
     recorded = (record.run / "environment.json").read_bytes()
     describe_files(record.data, **{name: "other"})
     assert record() is None
-    assert f"the training or validation text in {record.data} has changed" in record.said
+    assert f"the training or validation text in {record.data} has changed" in record.output
     assert record(resume="") is None
     assert (record.run / "environment.json").read_bytes() == recorded
 

@@ -17,7 +17,7 @@ from fairseq_deepnet.ended import DIVERGED, INTERRUPTED, PREEMPTED, UNSAVED
 from fairseq_deepnet.tools.training import train
 from tests.support.shell import ROOT, FakeBin
 
-# plans as given, in place of settle.plan_run, and less time to end than for real trainings
+# these plans replace settle.plan_run, with less time to end than for real trainings
 START = """
 import sys
 from argparse import Namespace
@@ -68,7 +68,7 @@ class Work:
     def add(self, body: str = "", name: str = "fairseq-train") -> None:
         """Add a fake that heeds signals as fairseq-train does, after `body` (bash)."""
         notes = "".join(
-            f"trap 'echo {number} >>\"{self.run}/noted\"; exit {status}' {number}\n"
+            f"trap 'echo {number} >>\"{self.run}/signals\"; exit {status}' {number}\n"
             for number, status in (("INT", 130), ("TERM", PREEMPTED), ("USR1", PREEMPTED))
         )
         self.fakes.add(name, f'{notes}{body}\necho $$ >"{self.run}/pid"\n{WAIT}')
@@ -93,7 +93,7 @@ class Work:
         wait_until(lambda: file.is_file() and bool(file.read_text(encoding="utf-8").strip()))
 
     def finish(self, status: int) -> str:
-        """Return what it said, after checking its exit status."""
+        """Return its messages, after checking its exit status."""
         assert self.started is not None
         _, errors = self.started.communicate(timeout=60)
         assert self.started.returncode == status, errors
@@ -103,8 +103,8 @@ class Work:
         command = ["flock", "--nonblock", str(self.run / ".lock"), "true"]
         return subprocess.run(command, check=False).returncode != 0
 
-    def noted(self) -> str:
-        file = self.run / "noted"
+    def signals(self) -> str:
+        file = self.run / "signals"
         return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
 
 
@@ -136,7 +136,7 @@ def test_the_child_gets_the_signal_that_it_understands(
     os.kill(pid, sent)
     assert "the same command" in work.finish(status)
     assert not work.is_locked()
-    assert work.noted() == heard
+    assert work.signals() == heard
     assert not ended.is_complete(work.run)
 
 
@@ -146,7 +146,7 @@ def test_a_supervisor_that_is_killed_outright_takes_its_child_along(work: Work) 
     pid = work.start()
     work.at_work()
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: work.noted() == "TERM")
+    wait_until(lambda: work.signals() == "TERM")
 
 
 def test_the_status_of_an_error_that_the_user_can_fix_is_2(work: Work) -> None:

@@ -1,1 +1,1 @@
-"""Training runs: planned, recorded, handed to fairseq on one device or many, and followed."""
+"""Training runs: plan, records, launch, signals and fallbacks."""

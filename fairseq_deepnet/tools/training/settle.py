@@ -31,9 +31,6 @@ from fairseq_deepnet.tools.training.launch import Plan
 
 MANAGED: Final = ("save-dir", "user-dir", "cpu", "distributed-world-size", "bf16", "fp16")
 """Options that follow from RUN, GPUS, CPU_PROCESSES and PRECISION."""
-RESETS: Final = {
-    f"--reset-{part}" for part in ("optimizer", "lr-scheduler", "meters", "dataloader")
-}
 
 
 @dataclass(frozen=True)
@@ -255,4 +252,4 @@ def _continuing(command: list[str], has_checkpoints: bool) -> list[str]:
     if not Path(start).is_file():
         raise ConfigurationError(f"--restore-file {start}: there is no such file")
     words = [*command[:place], *command[place + 2 :], "--continue-once", start]
-    return [word for word in words if not (has_checkpoints and word in RESETS)]
+    return [w for w in words if not (has_checkpoints and w.startswith("--reset-"))]

@@ -66,12 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=int, help="threads of each CPU process (cores / CPU processes)")
     add("--memory", help="GiB of one GPU, or auto: add options that make the run fit (no check)")
     add("--precision", default="auto", choices=PRECISIONS, help="auto is bf16 on GPUs (auto)")
-    add(
-        "--preemption-grace",
-        type=int,
-        default=90,
-        help="seconds to finish and save an update after a signal (90)",
-    )
+    add("--preemption-grace", type=int, default=90, help="seconds to save after a signal (90)")
     add("--resume", action="store_true", help="resume with other settings")
     add("--dry-run", action="store_true", help="print plan and command, write nothing")
     add("extra", nargs="*", help="options of fairseq-train, after --")
