@@ -1,9 +1,9 @@
-"""The only pipeline from text to a data folder: clean, learn subwords, encode, binarise.
+"""From text to a data folder: clean, learn subwords, encode, binarise.
 
-Text is a list of rows, and a recipe is a dataclass whose fields are the options. Work is done in
-OUT.part, which is renamed to OUT when everything is there. OUT.part/corpus.json is the plan, grows
-with every finished file, and becomes the record of the folder. A run that was killed, or that
-failed, is resumed by the same command.
+Text is a list of rows, and a recipe is a dataclass whose fields are the options. The folder is
+built as OUT.part, which is renamed to OUT when it is complete. OUT.part/corpus.json contains the
+plan and the results of finished steps, and becomes the record of the folder. The same command
+resumes a run that was killed or has failed.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class Recipe(SubwordOptions, Tokenisation, Limits):
         kind: pair (sentencepiece), pairs (with language tokens), language, or moses.
         languages: "de en"; empty for those of a table, or for all of a corpus.
         joint: one dictionary, and one sentencepiece model, for both languages.
-        temperature: of the text that the subwords of many pairs are learnt from, see `allot`.
+        temperature: of the sample from which subwords of many pairs are learnt, see `allot`.
         merges: number of byte-pair codes, learnt from both languages together.
         clean_on: "words": the limits count Moses tokens, before pairs are held out; "subwords":
             they count subwords, of train and valid.
-        hold_out: every such training pair of a Moses folder becomes validation text.
+        hold_out: every Nth training pair of a Moses folder becomes validation text.
     """
 
     kind: str = "pair"
@@ -135,7 +135,7 @@ def text_of(rows: Sequence[Row]) -> Text:
 
 @contextlib.contextmanager
 def claimed(out: Path) -> Iterator[Path]:
-    """Keep other runs from building OUT, and yield OUT.part; ValueError if another run does."""
+    """Lock OUT and yield OUT.part; ValueError if another run is building it."""
     lock = out.with_name(out.name + ".lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -220,20 +220,29 @@ def build(recipe: Recipe, text: Text, out: Path, workers: int, force: bool = Fal
         OSError: for files that cannot be read or written.
     """
     part = out.with_name(out.name + ".part")
-    damaged = force and (out / "corpus.json").is_file()  # perhaps, and it is going to be replaced
-    known = {} if damaged else read_out(out).get("sources", {})
-    progress = _Progress.open(part, recipe, text, known)
-    if not force and is_complete(out, recipe, progress.plan["sources"]):
+    may_be_damaged = force and (out / "corpus.json").is_file()
+    complete = {} if may_be_damaged else read_out(out)
+    unfinished = _read_part(part)
+    digests = {**complete.get("sources", {}), **unfinished.get("sources", {})}
+    sources = identify(text.sources, digests)
+    if not force and is_complete(out, recipe, sources):
         remove(part)
         return
-    progress.prepare()
-    rows = text.rows(part / "raw")
-    record = _Pipeline(recipe, rows, part, workers, progress).run()
+    plan = {"recipe": recipe.options(), "sources": sources}
+    is_same = unfinished.get("recipe") == plan["recipe"]
+    is_same = is_same and not _changed_sources(unfinished["sources"], sources)
+    if not (is_same and unfinished["done"]):
+        remove(part)
+        unfinished = {"done": {}}
+    part.mkdir(parents=True, exist_ok=True)
+    pipeline = _Pipeline(recipe, part, workers, plan, unfinished["done"])
+    pipeline.save()  # before text is unpacked into the folder
+    record = pipeline.run(text.rows(part / "raw"))
     for name in ("raw", "encoded"):
         remove(part / name)
     tools = ["sacremoses", "subword-nmt"] if recipe.kind == "moses" else ["sentencepiece"]
     record |= {
-        **progress.plan,
+        **plan,
         "files": folder_digests(part),
         "versions": {name: installed(name) or "not installed" for name in tools},
         "built": now(),
@@ -243,68 +252,56 @@ def build(recipe: Recipe, text: Text, out: Path, workers: int, force: bool = Fal
     say(f"built {out}: {_summary(record)}")
 
 
-class _Progress:
-    """Plan of a folder and the results of its finished steps, in OUT.part/corpus.json."""
-
-    def __init__(self, path: Path, plan: dict[str, Any], done: dict[str, Any]) -> None:
-        self.path, self.plan, self.done = path, plan, done
-
-    @classmethod
-    def open(cls, part: Path, recipe: Recipe, text: Text, known: Mapping[str, Any]) -> _Progress:
-        """Read the results of an earlier run of the same plan."""
-        path = part / "corpus.json"
-        before: dict[str, Any] = {}
-        if path.is_file():
-            before = read_record(path, {"recipe": dict, "sources": dict, "done": dict})
-        elif part.exists() and any(part.iterdir()):
-            raise ValueError(f"{part} is in the way and was not built by this command; remove it")
-        known = {**known, **before.get("sources", {})}
-        sources = identify(text.sources, known)
-        plan = {"recipe": recipe.options(), "sources": sources}
-        done: dict[str, Any] = {}
-        if before and before["recipe"] == plan["recipe"]:
-            done = {} if _changed_sources(before["sources"], sources) else before["done"]
-        return cls(path, plan, done)
-
-    def prepare(self) -> None:
-        """Remove what this plan does not continue, and write the plan."""
-        part = self.path.parent
-        if not self.done:
-            remove(part)
-        part.mkdir(parents=True, exist_ok=True)
-        self.save()
-
-    def save(self) -> None:
-        """Write the plan and the results so far."""
-        write_record(self.path, {**self.plan, "done": self.done})
-
-    def step(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the result of a step, which is worked out unless it is done."""
-        if name not in self.done:
-            say(name)
-            self.done[name] = work()
-            self.save()
-        return dict(self.done[name])
+def _read_part(part: Path) -> dict[str, Any]:
+    """Return the plan and the results of an unfinished run; ValueError for any other folder."""
+    path = part / "corpus.json"
+    if path.is_file():
+        return read_record(path, {"recipe": dict, "sources": dict, "done": dict})
+    if part.exists() and any(part.iterdir()):
+        raise ValueError(f"{part} is in the way and was not built by this command; remove it")
+    return {}
 
 
 class _Cleaned(NamedTuple):
-    """A chunk after cleaning: the lines of each pair, text and then tokens, and why others went."""
+    """A chunk after cleaning: lines read, the remaining pairs, and reasons for dropping others.
+
+    A pair is its text, its tokens and its subwords, as far as there are, of both sides each.
+    """
 
     read: int
-    lines: list[tuple[str, ...]]
-    counted: Counter[str]
+    pairs: list[tuple[str, ...]]
+    dropped: Counter[str]
 
 
 class _Pipeline:
     """The steps from text to a data folder in PART."""
 
     def __init__(
-        self, recipe: Recipe, rows: Sequence[Row], part: Path, workers: int, progress: _Progress
+        self, recipe: Recipe, part: Path, workers: int, plan: dict[str, Any], done: dict[str, Any]
     ) -> None:
-        self.recipe, self.part, self.workers, self.progress = recipe, part, workers, progress
-        self.rows = list(rows)
-        valid = {row.languages for row in rows if row.split == "valid"}
+        self.recipe, self.part, self.workers = recipe, part, workers
+        self.plan, self.done = plan, done
+        self.rows: list[Row] = []
+        self.languages: list[str] = []
         self.held_out: dict[Row, Row] = {}  # a training row and that of its validation text
+
+    def save(self) -> None:
+        """Write the plan and the results so far."""
+        write_record(self.part / "corpus.json", {**self.plan, "done": self.done})
+
+    def step(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the result of a step, computed unless it is done."""
+        if name not in self.done:
+            say(name)
+            self.done[name] = work()
+            self.save()
+        return dict(self.done[name])
+
+    def run(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """Run all steps that are not done; return the record of the folder."""
+        recipe, self.rows = self.recipe, list(rows)
+        self.languages = list(dict.fromkeys(code for row in rows for code in row.languages))
+        valid = {row.languages for row in rows if row.split == "valid"}
         for row in rows:
             if row.split == "train" and row.languages not in valid:
                 self.held_out[row] = Row("valid", row.languages, row.prefix)
@@ -315,73 +312,66 @@ class _Pipeline:
             )
         if recipe.kind == "moses" and recipe.hold_out and not self.held_out:
             raise ValueError("both VALID and HOLD_OUT are set; choose one")
-        self.languages = list(dict.fromkeys(code for row in rows for code in row.languages))
+        cleaning: dict[str, dict[str, Any]] = {}
+        for row in self.rows:
+            cleaning |= self.step(f"clean {recipe.text_name(row)}", partial(self._clean, row))
+        learnt = self.step("learn subwords", partial(self._learn, cleaning))
+        if recipe.kind == "moses":
+            for row in self.all_rows:
+                work = partial(self._encode, row, cleaning[row.split])
+                cleaning |= self.step(f"encode {row.split}", work)
+            learnt |= self.step("write dictionaries", self._write_dictionaries)
+        counts = {}
+        for row in self.all_rows:
+            name = recipe.text_name(row)
+            counts[name] = self.step(f"binarise {name}", partial(self._binarise, row))
+        for folder in ("text", "tokenised"):  # subwords may be too long: these pairs remain
+            for path in (self.part / "encoded" / folder).glob("*"):
+                path.replace(self.part / folder / path.name)
+        return self._record(cleaning, learnt, counts)
 
     @property
     def all_rows(self) -> list[Row]:
-        """Return the rows, validation text that is held out before its training text."""
-        found: list[Row] = []
-        for row in self.rows:
-            found += [self.held_out[row], row] if row in self.held_out else [row]
-        return found
-
-    def run(self) -> dict[str, Any]:
-        """Run all steps that are not done; return the record of the folder."""
-        cleaning: dict[str, dict[str, Any]] = {}
-        for row in self.rows:
-            name = self.recipe.text_name(row)
-            cleaning |= self.progress.step(f"clean {name}", partial(self._clean, row))
-        learnt = self.progress.step("learn subwords", partial(self._learn, cleaning))
-        if self.recipe.kind == "moses":
-            for row in self.all_rows:
-                cleaning |= self.progress.step(
-                    f"encode {row.split}", partial(self._encode, row, cleaning[row.split])
-                )
-            learnt |= self.progress.step("write dictionaries", self._write_dictionaries)
-        counts = {}
-        for row in self.all_rows:
-            name = self.recipe.text_name(row)
-            counts[name] = self.progress.step(f"binarise {name}", partial(self._binarise, row))
-        self._take_encoded_text()
-        return self._record(cleaning, learnt, counts)
+        """Return the rows, with held-out validation text before its training text."""
+        pairs = ([self.held_out[row], row] if row in self.held_out else [row] for row in self.rows)
+        return [row for pair in pairs for row in pair]
 
     def _clean(self, row: Row) -> dict[str, Any]:
-        """Write the text (and the Moses tokens) of a row; return counts by name."""
-        recipe, train = self.recipe, row.split == "train"
-        sides = row.sides()
+        """Write the text (and Moses tokens) of a row; return counts by name."""
+        recipe, sides, held = self.recipe, row.sides(), self.held_out.get(row)
         work = partial(_clean_chunk, paths=sides, row=row, recipe=recipe)
         folders = ["text", "tokenised"] if recipe.kind == "moses" else ["text"]
-        counted: Counter[str] = Counter()
+        deduplicates = row.split == "train" and recipe.drop_duplicates
         seen: set[bytes] = set()
         read = index = 0
-        held = self.held_out.get(row)
-        kept = dict.fromkeys([row, held] if held else [row], 0)
+        dropped: Counter[str] = Counter()
+        remaining = dict.fromkeys([row, held] if held else [row], 0)
         with ExitStack() as stack:
-            files = {target: self._open(stack, target, folders) for target in kept}
+            files = {target: self._open(stack, target, folders) for target in remaining}
             for chunk in map_in_order(work, chunks(sides), self.workers):
-                counted += chunk.counted
-                for lines in chunk.lines:
-                    if train and recipe.drop_duplicates and _is_repeated(lines, seen):
-                        counted["duplicate"] += 1
+                read += chunk.read
+                dropped += chunk.dropped
+                for pair in chunk.pairs:
+                    if deduplicates and _is_repeated(pair, seen):
+                        dropped["duplicate"] += 1
                         continue
                     target = held if held and self._is_held_out(index) else row
                     index += 1
-                    kept[target] += 1
-                    for file, line in zip(files[target], lines, strict=True):
-                        file.write(f"{line}\n".encode())
-                read += chunk.read
-        for target, count in kept.items():
+                    remaining[target] += 1
+                    _write(pair, files[target])
+        for target, count in remaining.items():
             if count == 0:
-                reasons = ", ".join(f"{n} {reason}" for reason, n in counted.most_common())
+                reasons = ", ".join(f"{n} {reason}" for reason, n in dropped.most_common())
                 texts = " and ".join(map(str, sides))
                 raise ValueError(
                     f"no line of {texts} is left for {target.split} ({reasons or 'too few lines'});"
-                    " give more text, or widen the limits"
+                    " provide more text, or widen the limits"
                 )
-        found = {recipe.text_name(row): {"read": read, "kept": kept[row], "dropped": dict(counted)}}
+        counts: dict[str, Any] = {"read": read, "kept": remaining[row], "dropped": dict(dropped)}
+        result = {recipe.text_name(row): counts}
         if held:
-            found[recipe.text_name(held)] = {"kept": kept[held], "held_out_of": "train"}
-        return found
+            result[recipe.text_name(held)] = {"kept": remaining[held], "held_out_of": "train"}
+        return result
 
     def _open(self, stack: ExitStack, row: Row, folders: Sequence[str]) -> list[Any]:
         names = [
@@ -396,8 +386,8 @@ class _Pipeline:
     def _is_held_out(self, index: int) -> bool:
         """Return True if the training pair of this index is validation text.
 
-        fairseq validates on every pair that it trains. Where a corpus of many pairs has no text for
-        that (five pairs of OPUS-100), every 1,000th training pair is held out, at most 100.
+        fairseq validates on every pair that it trains. For pairs without validation text (five in
+        OPUS-100), every 1,000th training pair is held out, at most 100.
         """
         if self.recipe.kind == "pairs":
             return index % 1000 == 0 and index < 100_000
@@ -466,37 +456,26 @@ class _Pipeline:
         return {"sample": taken}
 
     def _encode(self, row: Row, cleaned: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the subwords of a Moses row, and the text and tokens of the pairs that stay."""
-        limits = None
-        if self.recipe.clean_on == "subwords" and row.split in ("train", "valid"):
-            limits = self.recipe
+        """Write the subwords of a Moses row, and the text and tokens of the remaining pairs."""
+        is_limited = self.recipe.clean_on == "subwords" and row.split in ("train", "valid")
         forms = [
             self.part / folder / f"{row.split}.{language}"
             for folder in ("text", "tokenised")
             for language in row.languages
         ]
-        codes = self.part / "bpe.codes"
-        work = partial(_encode_chunk, paths=forms, codes=codes, limits=limits)
-        folders = ["encoded/text", "encoded/tokenised", "encoded"]
-        counted = Counter(cleaned.get("dropped", {}))
-        kept = 0
+        limits = self.recipe if is_limited else None
+        work = partial(_encode_chunk, paths=forms, codes=self.part / "bpe.codes", limits=limits)
+        dropped, remaining = Counter(cleaned.get("dropped", {})), 0
         with ExitStack() as stack:
-            files = self._open(stack, row, folders)
+            files = self._open(stack, row, ["encoded/text", "encoded/tokenised", "encoded"])
             for chunk in map_in_order(work, chunks(forms), self.workers):
-                counted += chunk.counted
-                kept += len(chunk.lines)
-                for lines in chunk.lines:
-                    for file, line in zip(files, lines, strict=True):
-                        file.write(f"{line}\n".encode())
-        if not kept:
-            raise ValueError(f"no pair of {row.split} is left ({dict(counted)}); widen the limits")
-        return {row.split: {**cleaned, "kept": kept, "dropped": dict(counted)}}
-
-    def _take_encoded_text(self) -> None:
-        """Let the text and tokens of the pairs that stay replace those of all pairs."""
-        for folder in ("text", "tokenised"):
-            for path in (self.part / "encoded" / folder).glob("*"):
-                path.replace(self.part / folder / path.name)
+                dropped += chunk.dropped
+                remaining += len(chunk.pairs)
+                for pair in chunk.pairs:
+                    _write(pair, files)
+        if not remaining:
+            raise ValueError(f"no pair of {row.split} is left ({dict(dropped)}); widen the limits")
+        return {row.split: {**cleaned, "kept": remaining, "dropped": dict(dropped)}}
 
     def _write_dictionaries(self) -> dict[str, Any]:
         """Write fairseq's dictionaries of the words in encoded training text."""
@@ -522,16 +501,14 @@ class _Pipeline:
             else:
                 own = self.part / f"spm.{language}.model"
                 folder, vocabulary = "text", own if own.is_file() else self.part / "spm.model"
-            found = binarise.binarise(
-                vocabulary, self.part / folder / text, self.part / name, self.workers
-            )
-            counts[language] = found._asdict()
+            paths = vocabulary, self.part / folder / text, self.part / name
+            counts[language] = binarise.binarise(*paths, self.workers)._asdict()
         return counts
 
     def _record(
         self, cleaning: dict[str, Any], learnt: dict[str, Any], counts: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return the facts that `DataFolder` and others read."""
+        """Return the record of the folder, for `DataFolder` and others."""
         recipe = self.recipe
         record: dict[str, Any] = {"subwords": recipe.subwords, "vocab_size": recipe.vocab_size}
         lines: dict[str, Any] = {}
@@ -563,14 +540,14 @@ class _Pipeline:
 
 
 def _clean_chunk(chunk: Chunk, paths: Sequence[Path], row: Row, recipe: Recipe) -> _Cleaned:
-    """Clean a chunk of training text; tidy up one of valid or test, whose lines all stay.
+    """Clean a chunk of training text, or normalise one of valid or test, of which all lines remain.
 
-    Only text of one language loses its blank lines there: they hold nothing to predict.
+    Only text of one language loses its blank lines there, as they contain nothing to predict.
     """
-    counted: Counter[str] = Counter()
-    kept = []
+    dropped: Counter[str] = Counter()
+    pairs = []
     train = row.split == "train"
-    # as fairseq's recipes do: one is for training text only, the other for the rest
+    # as in fairseq's recipes: one is only for training text, the other only for the rest
     how = dataclasses.replace(
         recipe,
         apostrophes=recipe.apostrophes and not train,
@@ -592,19 +569,24 @@ def _clean_chunk(chunk: Chunk, paths: Sequence[Path], row: Row, recipe: Recipe) 
             lines = tuple(line.replace("\r", " ") for line in text)
         if not train and any(map(is_blank, text)):
             reason = "blank" if recipe.kind == "language" else None
-            counted["blank"] += reason is None
+            dropped["blank"] += reason is None
         if not train and any("\r" in line for line in text):
-            counted["carriage return"] += 1
+            dropped["carriage return"] += 1
         if reason:
-            counted[reason] += 1
+            dropped[reason] += 1
         else:
-            kept.append(lines)
-    return _Cleaned(len(chunk.sides[0]), kept, +counted)
+            pairs.append(lines)
+    return _Cleaned(len(chunk.sides[0]), pairs, +dropped)
 
 
-def _is_repeated(lines: tuple[str, ...], seen: set[bytes]) -> bool:
-    """Tell whether a pair was there before; some 100 bytes of memory per pair that is kept."""
-    digest = hashlib.blake2b("\n".join(lines).encode(), digest_size=12).digest()
+def _write(pair: tuple[str, ...], files: Sequence[Any]) -> None:
+    for file, line in zip(files, pair, strict=True):
+        file.write(f"{line}\n".encode())
+
+
+def _is_repeated(pair: tuple[str, ...], seen: set[bytes]) -> bool:
+    """Return True if a pair occurred before; this takes some 100 bytes of memory per pair."""
+    digest = hashlib.blake2b("\n".join(pair).encode(), digest_size=12).digest()
     repeated = digest in seen
     seen.add(digest)
     return repeated
@@ -613,21 +595,21 @@ def _is_repeated(lines: tuple[str, ...], seen: set[bytes]) -> bool:
 def _encode_chunk(
     chunk: Chunk, paths: Sequence[Path], codes: Path, limits: Limits | None
 ) -> _Cleaned:
-    """Encode the tokens of a chunk; drop the pairs whose subwords are not within the limits."""
-    counted: Counter[str] = Counter()
+    """Encode the tokens of a chunk; drop pairs whose subwords exceed the limits."""
+    dropped: Counter[str] = Counter()
     rows = list(chunk.decode(paths))
     source, target = (moses.encode_lines((row[side] for row in rows), codes) for side in (2, 3))
-    kept = []
+    pairs = []
     for row, *pieces in zip(rows, source, target, strict=True):
         if limits and (reason := moses.why_dropped(pieces[0], pieces[1], limits)):
-            counted[reason] += 1
+            dropped[reason] += 1
         else:
-            kept.append((*row, *pieces))
-    return _Cleaned(len(rows), kept, counted)
+            pairs.append((*row, *pieces))
+    return _Cleaned(len(rows), pairs, dropped)
 
 
 def folder_digests(folder: Path) -> dict[str, str | None]:
-    """Return the SHA-256 of every file of a folder by its name there, corpus.json left out."""
+    """Return the SHA-256 of every file in a folder except corpus.json, by its relative name."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     names = [str(path.relative_to(folder)) for path in paths if path.name != "corpus.json"]
     with ThreadPoolExecutor() as pool:
@@ -635,14 +617,7 @@ def folder_digests(folder: Path) -> dict[str, str | None]:
 
 
 def _summary(record: Mapping[str, Any]) -> str:
-    lines = {
-        split: sum(count.values()) if isinstance(count, dict) else count
-        for split, count in record["lines"].items()
-    }
-    text = ", ".join(f"{count:,} {split}" for split, count in lines.items()) + " lines"
-    sides: list[Any] = []
-    for found in record["binarised"].values():
-        sides += [found] if "tokens" in found else found.values()
-    unknown = 100 * sum(s["unknown"] for s in sides) / max(1, sum(s["tokens"] for s in sides))
-    text += f"; {record['vocab_size']:,} {record['subwords']} subwords; {unknown:.2g}% unknown"
-    return text
+    counts = record["lines"].items()
+    lines = {split: sum(n.values()) if isinstance(n, dict) else n for split, n in counts}
+    text = ", ".join(f"{count:,} {split}" for split, count in lines.items())
+    return f"{text} lines; {record['vocab_size']:,} {record['subwords']} subwords"
