@@ -42,7 +42,6 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "many directions": {
         "m2m": ("experiments.m2m", "score Flores-101, TED, OPUS-100 or WMT as the paper does"),
-        "directions": ("experiments.directions", "print a table and averages of scores"),
     },
 }
 """Task -> name -> (module within this package, one line of help).

@@ -11,11 +11,15 @@ import os
 from pathlib import Path
 from typing import Final
 
-from fairseq_deepnet.experiments.directions import beside_paper
+from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.files import ROOT, say, shown
 from fairseq_deepnet.tools.evaluation import evaluate, sets
+from fairseq_deepnet.tools.evaluation.directions import Summary, number
+from fairseq_deepnet.tools.tables import markdown
 from fairseq_deepnet.tools.trained_model import choose_model, find_data
 
+DIRECTIONS: Final = {"wmt": 18, "opus": 30, "ted": 756, "flores": 7482}
+"""Columns of the paper's table 3, with their numbers of directions."""
 DOWNLOADS: Final = ROOT / "data" / "downloads"
 
 
@@ -47,8 +51,21 @@ def run(args: argparse.Namespace) -> int:
         f" {sum(facts['lines'].values()):,} lines of text: {shown(args.text)}"
     )
     summary = evaluate.score_directions(args, model, data, name)
-    print("\n\n".join([summary.text, *beside_paper(summary, content["paper"])]))
+    print(f"{summary.text}\n\n{beside_paper(summary, content['paper'])}")
     return 0
+
+
+def beside_paper(summary: Summary, column: str) -> str:
+    """Return our average below the paper's numbers; it states if directions are missing."""
+    table = paper.table("table3")
+    ours = next(average for average in summary.averages if average.name == "all")
+    rows = [[f"{table.source}, BLEU", column]]
+    rows += [[label, str(table.value(key, column))] for key, label in table.names.items()]
+    note = ""
+    if ours.present != DIRECTIONS[column]:
+        note = f" (over {ours.present:,} of {DIRECTIONS[column]:,} directions)"
+    rows.append(["this model", f"{number(ours.means['bleu'])}{note}"])
+    return f"{markdown(rows)}\n\nThe paper's numbers: {table.metric}."
 
 
 def raw_files(given: Path | None, corpus: str | None) -> Path | None:
