@@ -35,7 +35,7 @@ folder, entries of the dictionary (to plan without data), and source of the hype
 MAX_DEPTH: Final = 20
 _NOT_IN_FILES: Final = re.compile(
     r"(?!restore-file$).*(dir|file|path|repo|script|suffix)"
-    r"|(aim|azureml|distributed|wandb)-.*|.*plasma.*|profile"
+    r"|(aim|azureml|distributed|gpt2|wandb)-.*|.*plasma.*|bpe|profile|tokenizer"
 )
 
 

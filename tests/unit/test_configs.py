@@ -113,6 +113,7 @@ def test_malformed_configs_are_refused_with_file_and_key(
         "user-dir: {place}",
         "post-save-script: touch {place}",
         "log_file: {place}",
+        "gpt2-vocab-bpe: https://nowhere",
         "--log-file: {place}",
         "log-file: null",
     ],
