@@ -75,27 +75,6 @@ def parse_generation(arguments: Sequence[str]) -> Any:
     return convert_namespace_to_omegaconf(_parse(arguments, generation=True)[1])
 
 
-def count_parameters(args: argparse.Namespace) -> int | None:
-    """Count the parameters of the model that fairseq-train's arguments describe; None if unknown.
-
-    The model is built on the meta device, so that options which it refuses are reported before the
-    training starts. Raises ValueError with the reason.
-    """
-    import torch
-    from fairseq import tasks
-    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-
-    try:
-        with quiet(), torch.device("meta"):
-            config = convert_namespace_to_omegaconf(args)
-            model = tasks.setup_task(config.task).build_model(config.model)
-    except AssertionError as error:
-        raise ValueError(f"--arch {args.arch} refuses its options: {error}") from error
-    except (NotImplementedError, RuntimeError):
-        return None  # not every architecture can be built on the meta device
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
 def read_options(words: Sequence[str]) -> dict[str, bool | int | str]:
     """Return the options on a command line by name, as a config holds them; switches are true.
 

@@ -48,17 +48,11 @@ class PlannedRun:
     steps: list[str] | None  # of --on-divergence fallback; None for another policy
 
     def summary(self) -> str:
-        """Describe model, data, devices, batch and run in five lines.
-
-        Builds the model on the meta device, which refuses invalid options.
-        """
+        """Describe model, data, devices, batch and run in five lines."""
         parsed, devices = self.parsed, self.launcher.devices
         depths = (getattr(parsed, f"{side}_layers", None) for side in ("encoder", "decoder"))
         model = "-".join(f"{depth}L" for depth in depths if depth is not None)
         model += f", {getattr(parsed, 'residual_scheme', 'fairseq')}"
-        if any(self.data.glob("train*.idx")):
-            parameters = fairseq_options.count_parameters(parsed)
-            model += f", {parameters:,} parameters" if parameters else ""
         updates, epochs = parsed.max_update, parsed.max_epoch
         length = f"{updates:,} updates" if updates else f"{epochs or 'unlimited'} epochs"
         precision = (self.precision or ["--fp32"])[0][2:]
@@ -227,12 +221,11 @@ def plan_run(args: argparse.Namespace) -> Plan:
         words.append(f"--{ended.ATTEMPT}={len(taken)}")
     command = (*launcher.prefix(), *words)
     if is_first:
-        summary = training.summary()  # raises for invalid options before anything is written
         ended.clear(run)  # first: a further node reads both
         run_folder.record(
             *(run, training.config, training.data, launcher.devices, training.batch, command)
         )
-        say(summary)
+        say(training.summary())
         if updates:
             say(f"resuming from update {updates:,}")
     return Plan(0, command, parsed.max_update, training.steps is not None)
