@@ -15,7 +15,6 @@ import logging
 import multiprocessing
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final
@@ -46,12 +45,8 @@ from .model import ShardedModel, weights_on_rank_0
 logger = logging.getLogger(__name__)
 torch.serialization.add_safe_globals([distributed._TensorPlaceholder])  # in fairseq's broadcasts
 
-LINGER: Final = 3.0
-"""Seconds that rank 0, which hosts the store, stays for the others to read the message."""
 _ERRORS: Final[list[Exception]] = []
 """Errors that end this process."""
-FAILURE: Final = "fairseq_deepnet/failure"
-"""Store key of a failing process's message for the others."""
 
 
 def install() -> None:
@@ -95,6 +90,18 @@ def _end_after_error() -> None:
     """Exit the process if it has reported an error."""
     if _ERRORS:
         os._exit(1)
+
+
+@contextlib.contextmanager
+def noting_errors() -> Iterator[None]:
+    """Record errors of this process, after which it must not wait for others."""
+    try:
+        yield
+    except FloatingPointError:
+        raise  # raised in all processes
+    except Exception as error:
+        _ERRORS.append(error)
+        raise
 
 
 def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
@@ -257,13 +264,13 @@ class ShardedTrainer(DeepNetTrainer):
     def train_step(self, samples: Sequence[Any], raise_oom: bool = False) -> Any:
         self.sharded.gathered = self._gathered_optim_state = None
         self.sharded.split_again()
-        with self._telling_others():
+        with noting_errors():
             return super().train_step(samples, raise_oom)
 
     def valid_step(self, sample: Any, raise_oom: bool = False) -> Any:
         if self._searches:
             self.sharded.stay_whole()
-        with self._telling_others():
+        with noting_errors():
             return super().valid_step(sample, raise_oom)
 
     def _log_oom(self, exc: Any) -> None:
@@ -273,32 +280,6 @@ class ShardedTrainer(DeepNetTrainer):
             f"rank {self.data_parallel_rank} is out of memory, and a sharded model cannot leave a"
             " batch out: lower --max-tokens, or checkpoint more activations"
         )
-
-    @contextlib.contextmanager
-    def _telling_others(self) -> Iterator[None]:
-        """Send the reason of a failure to the other processes; name the process that has failed."""
-        try:
-            yield
-        except FloatingPointError:
-            raise  # in all processes alike
-        except Exception as error:
-            _ERRORS.append(error)
-            rank, store = self.data_parallel_rank, dist.distributed_c10d._get_default_store()
-            is_lost = isinstance(error, dist.DistError) or "gloo" in str(error)
-            word = "another process has ended without a word: it was killed, or its node is gone"
-            try:
-                if not is_lost:
-                    text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-                    store.set(FAILURE, f"rank {rank} has failed: {text}")
-                elif store.check([FAILURE]):
-                    word = store.get(FAILURE).decode()
-            except Exception:  # rank 0 keeps the store
-                word = "rank 0 has ended: its own last line says why, unless it was killed"
-            if rank == 0 and self.data_parallel_world_size > 1:
-                time.sleep(LINGER)
-            if not is_lost:
-                raise
-            raise ConfigurationError(f"rank {rank} cannot continue: {word}") from error
 
     def consolidate_optimizer(self) -> None:
         """Gather model and optimiser on rank 0 for the next checkpoint.
@@ -314,7 +295,7 @@ class ShardedTrainer(DeepNetTrainer):
         # the optimiser's state as one row of all parameters, as in fairseq's files
         is_flat = bool(self.cfg.common.fp16 and not self.cfg.common.fp16_no_flatten_grads)
         self._gathered_optim_state = None
-        with torch.no_grad(), self._telling_others():
+        with torch.no_grad(), noting_errors():
             exact = self.sharded.gather(keep_fp32=WEIGHTS in state)
             if keep:
                 state = optimizer_state.gather(self.sharded, state, exact, is_flat)
@@ -323,7 +304,7 @@ class ShardedTrainer(DeepNetTrainer):
     def save_checkpoint(self, filename: str, extra_state: Any) -> Any:
         if _is_alone_with_error():
             return None
-        with self._telling_others():
+        with noting_errors():
             return super().save_checkpoint(filename, extra_state)
 
     def before_reading(self, filename: str) -> None:
@@ -345,7 +326,7 @@ class ShardedTrainer(DeepNetTrainer):
             return state
 
         try:
-            with self._telling_others(), received_by(receive):
+            with noting_errors(), received_by(receive):
                 return super().load_checkpoint(filename, *args, **kwargs)
         finally:
             self.sharded.to_load = self._state_to_load = None

@@ -277,12 +277,6 @@ def test_all_processes_end_when_one_is_killed(rank: int, tiny_data: Path, tmp_pa
     statuses = finish(processes, 60)
     assert time.monotonic() - began < 60
     assert all(statuses)
-    for other in {0, 1, 2} - {rank}:
-        last = said(folder, other).strip().splitlines()[-1]
-        assert last.startswith(f"fairseq_deepnet: error: rank {other} cannot continue: "), last
-        assert ("rank 0 has ended" if rank == 0 else "ended without a word") in last or (
-            "has failed" in last  # of a process that heard it before
-        )
 
 
 FAILS = """
@@ -302,11 +296,8 @@ cli_main()
 
 
 @pytest.mark.slow
-def test_the_others_say_which_rank_has_failed_and_why(tiny_data: Path, tmp_path: Path) -> None:
+def test_an_error_in_one_rank_ends_all(tiny_data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     assert all(finish(start(3, tiny_data, folder, *UPDATES, SHARDED, code=FAILS), 300))
     assert "KeyError: 'no such word'" in said(folder, 1)
-    first, _, third = (said(folder, rank).strip().splitlines()[-1] for rank in range(3))
-    assert "rank 0 cannot continue: rank 1 has failed: KeyError: 'no such word'" in first
-    assert "rank 2 cannot continue: rank" in third  # 1, or 0 if that has ended before
     assert not (folder / "crash.pt").exists()
