@@ -31,8 +31,8 @@
 # The batch is the config's on every machine: update-freq follows from recipe.global-batch-tokens,
 # max-tokens and the number of devices on all nodes.
 #
-# Several nodes: RUN, DATA and this project must be on storage that all nodes share, at the same paths; the script
-# checks this. Only node 0 writes the records in RUN. The same commands resume a stopped run.
+# Several nodes: RUN, DATA and this project must be on storage that all nodes share, at the same paths. Only node 0
+# writes the records in RUN. The same commands resume a stopped run.
 #   torchrun: give the same command on every node, with its number. The nodes wait for one another.
 #     NODE_RANK     number of this node, from 0
 #     MASTER_ADDR   host name of node 0
