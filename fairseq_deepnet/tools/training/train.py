@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, BinaryIO, Final, TextIO
 
 from fairseq_deepnet import ended
 from fairseq_deepnet.ended import Why
@@ -154,13 +154,18 @@ class Child:
                 while process.poll() is None and time.monotonic() <= self.ends_by + LEEWAY:
                     while caught:
                         self._pass_on(caught.popleft(), process)
-                    _print(self.view.read(log))
+                    self._show(log)
                     time.sleep(TICK)
             finally:
                 _signal(signal.SIGKILL, -process.pid)
                 process.wait()
-            _print(self.view.read(log, is_over=True))
+            self._show(log, is_over=True)
         return self._judge(process.returncode)
+
+    def _show(self, log: BinaryIO, is_over: bool = False) -> None:
+        lines = self.view.read(log, is_over)
+        if self.signal is None:  # torchrun prints a traceback for a signal
+            _print(lines)
 
     @property
     def _ending(self) -> signal.Signals:
