@@ -121,7 +121,6 @@ class Training:
         unit_bytes: size of what a sharded model gathers together (--bucket-cap-mb)
         reshard: True if it is split again between forward and backward
         offload: True if the shards are in host memory (--cpu-offload)
-        monitored: quantities that are measured at intervals (--monitor)
     """
 
     max_tokens: int
@@ -139,7 +138,6 @@ class Training:
     unit_bytes: int = 25 * MEGABYTE
     reshard: bool = True
     offload: bool = False
-    monitored: tuple[str, ...] = ()
 
     @property
     def devices(self) -> int:

@@ -13,7 +13,7 @@ from typing import Final
 from ..criterions.chunked import CPU_BLOCK, chunk_rows
 from ..optim.fused_adam import BUCKET
 from ..schemes import Side
-from . import CHUNKED, FP32, STATES, SUBLAYERS, Model, Parameters, Training, activations
+from . import CHUNKED, FP32, STATES, Model, Parameters, Training, activations
 from .activations import MicroBatch
 
 GIB: Final = 2**30
@@ -42,7 +42,6 @@ class Memory:
         gradients: of all weights, at the end of backward
         activations: kept for backward at the end of the forward pass
         host: modules and other objects on the CPU
-        monitor: copies of weights during the step of a due update
         loss: the most that the tables of tokens x vocabulary hold at once
         moments: bytes alive at each moment that may be the peak, by its name
     """
@@ -55,7 +54,6 @@ class Memory:
     host: int
     gradients: int
     activations: int
-    monitor: int
     loss: int
     moments: dict[str, int]
 
@@ -98,13 +96,12 @@ def follow(model: Model, training: Training, parameters: Parameters, batch: Micr
         host=0 if batch.on_gpu else parameters.tensors * HOST_OBJECTS,
         gradients=gradients,
         activations=walk.kept,
-        monitor=monitor_copies(model, training, parameters),
         loss=walk.loss_peak,
         moments={},
     )
     base = memory.persistent
     moments = {name: base + passing + size for name, size in walk.moments().items()}
-    stepping = _optimiser_temporary(training, parameters) + memory.monitor
+    stepping = _optimiser_temporary(training, parameters)
     moments["optimiser"] = base + gradients + stepping
     return dataclasses.replace(memory, moments=moments)
 
@@ -178,22 +175,6 @@ def _optimiser_temporary(training: Training, parameters: Parameters) -> int:
     if training.memory_efficient:
         copies += 2
     return copies * largest * FP32
-
-
-def monitor_copies(model: Model, training: Training, parameters: Parameters) -> int:
-    """Return the bytes of the weights that the monitor copies before the step of a due update.
-
-    The layers' parameters for the size of their change, the maps of the value path for the bound.
-    """
-    copied = 0
-    if "parameter_update_ratio" in training.monitored:
-        copied += parameters.encoder + parameters.decoder
-    if "step_bound" in training.monitored and model.scheme.bounded:
-        for side, shape in model.layers.items():
-            attentions = len(SUBLAYERS[side]) - 1
-            maps = 2 * attentions * shape.embed_dim**2 + 2 * shape.embed_dim * shape.ffn_dim
-            copied += model.depths.of(side) * maps
-    return 0 if training.sharded else copied * training.element
 
 
 # What `--ddp-backend fully_sharded` holds besides 1 / n of every tensor: units that are gathered

@@ -6,7 +6,7 @@ TensorBoard and documentation follow. Shapes: B = batch, T = length, C = channel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..anatomy import Stack
 from ..schemes import NormPlacement, ResidualScheme, Sublayer
 from .bound import UpdateBound
-from .gradients import LAYER, GradientNorms, Slot, arrange
+from .gradients import GradientNorms, Slot, arrange
 from .probe import ENTROPY, RANK, Origin, distance
 
 Values = dict[str, Any]
@@ -262,15 +262,10 @@ class OnProbe(Instrument):
         return found
 
 
-def copies(parameters: Sequence[Tensor]) -> dict[Tensor, Tensor]:
-    """Return copies of the model's parameters; in half precision these are not the masters."""
-    return {parameter: parameter.detach().clone() for parameter in parameters}
-
-
 class Bounds(Instrument):
-    """Bounds of the theorems on the model update, for LN(alpha x + G(x))."""
+    """Bound of the theorems on the model update, for LN(alpha x + G(x))."""
 
-    quantities = ("update_bound", "step_bound")
+    quantities = ("update_bound",)
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
@@ -280,44 +275,9 @@ class Bounds(Instrument):
     def fits(cls, subject: Subject) -> bool:
         return subject.scheme.bounded and super().fits(subject)
 
-    def before_step(self, gradient_scale: float) -> Values:
-        if "step_bound" in self.subject.wanted:
-            self.before = copies(self.bound.weights)
-        return {}
-
     def after_step(self) -> Values:
-        found, initial = {}, self.subject.origin.weights
-        if initial:
-            found["update_bound"] = self.bound.measure(initial)
-        if self.before is not None:
-            found["step_bound"] = self.bound.measure(list(self.before.values()))
-        return found
-
-
-class ParameterUpdates(Instrument):
-    """Size of an update relative to the parameters: |theta_i - theta_{i-1}| / |theta_{i-1}|."""
-
-    quantities = ("parameter_update_ratio",)
-
-    def before_step(self, gradient_scale: float) -> Values:
-        layers = [layer.module for stack in self.subject.stacks for layer in stack.layers]
-        self.before = copies([p for layer in layers for p in layer.parameters()])
-        return {}
-
-    @torch.no_grad()
-    def after_step(self) -> Values:
-        if self.before is None:
-            return {}
-        found: dict[Slot, Tensor] = {}
-        for stack in self.subject.stacks:
-            for index, layer in enumerate(stack.layers):
-                now = [p.detach().float() for p in layer.module.parameters()]
-                old = [self.before[p].float() for p in layer.module.parameters()]
-                change = torch._foreach_norm(torch._foreach_sub(now, old))
-                slot = (self.quantities[0], stack.side.value, LAYER, index)
-                found[slot] = _total(change) / _total(torch._foreach_norm(old))
-        numbers = torch.stack(list(found.values())).tolist()
-        return arrange(dict(zip(found, numbers, strict=True)))
+        initial = self.subject.origin.weights
+        return {"update_bound": self.bound.measure(initial)} if initial else {}
 
 
 class Gains(Instrument):
@@ -347,16 +307,11 @@ class Gains(Instrument):
         return found
 
 
-def _total(norms: Sequence[Tensor]) -> Tensor:
-    return torch.linalg.vector_norm(torch.stack(list(norms)))
-
-
 INSTRUMENTS: Final[tuple[type[Instrument], ...]] = (
     Gradients,
     Activations,
     OnProbe,
     Bounds,
-    ParameterUpdates,
     Gains,
 )
 OF_SPLIT: Final = (*Gradients.quantities, *Activations.quantities)

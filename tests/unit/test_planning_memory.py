@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_deepnet import footprint
-from fairseq_deepnet.anatomy import find_stacks
 from fairseq_deepnet.footprint import activations, memory
 from fairseq_deepnet.footprint.activations import MicroBatch
 from fairseq_deepnet.modules import (
@@ -21,10 +19,7 @@ from fairseq_deepnet.modules import (
     positions,
     run_layers,
 )
-from fairseq_deepnet.monitoring.instruments import INSTRUMENTS, Subject
-from fairseq_deepnet.monitoring.probe import Origin
 from fairseq_deepnet.schemes import SCHEMES, Place, Side
-from tests.support.models import build_model
 from tests.support.plans import TRAINING, plan_of
 
 SENTENCES, SOURCE, TARGET = 5, 7, 9
@@ -207,24 +202,3 @@ def test_states_take_the_bytes_a_parameter_that_fairseq_holds(
     changes: dict[str, Any], expected: int
 ) -> None:
     assert bytes_a_parameter(**changes) == expected
-
-
-@pytest.mark.parametrize("quantities", [("parameter_update_ratio",), ("step_bound",)], ids=str)
-def test_copies_for_the_monitor_are_those_that_its_instruments_take(
-    quantities: tuple[str, ...], tmp_path: Path
-) -> None:
-    net, model = build_model(), plan_of()
-    training = dataclasses.replace(TRAINING, monitored=quantities)
-    origin = Origin(net, 1, [], tmp_path / "probe.pt")
-    subject = Subject(
-        net, tuple(find_stacks(net)), SCHEMES["deepnorm"], frozenset(quantities), origin
-    )
-    (kind,) = (kind for kind in INSTRUMENTS if set(kind.quantities) & set(quantities))
-    instrument = kind(subject)
-    instrument.before_step(1.0)
-    taken = sum(tensor.nbytes for tensor in instrument.before.values())
-    counts = footprint.count(model)
-    assert memory.monitor_copies(model, training, counts) == taken > 0
-    plain = memory.follow(model, TRAINING, counts, BATCH)
-    watched = memory.follow(model, training, counts, BATCH)
-    assert watched.moments["optimiser"] - plain.moments["optimiser"] == taken

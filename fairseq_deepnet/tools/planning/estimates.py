@@ -31,7 +31,6 @@ from fairseq_deepnet.models.deepnet_transformer import DeepNetTransformerModel
 from fairseq_deepnet.models.options import layer_shape
 from fairseq_deepnet.models.running_options import checkpointing_of
 from fairseq_deepnet.models.scheme_options import scheme_in
-from fairseq_deepnet.monitoring.monitor import monitor_settings
 from fairseq_deepnet.schemes import Role, Side, Sublayer
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.corpora.folder import DataFolder
@@ -226,7 +225,6 @@ def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> 
     if not args.max_tokens and not args.batch_size:
         raise ValueError("neither --max-tokens nor --batch-size is set; add max-tokens=4096")
     precision = "fp16" if args.fp16 else "bf16" if args.bf16 else "fp32"
-    settings = monitor_settings(args) if getattr(args, "monitor_interval", None) else None
     return Training(
         max_tokens=int(args.max_tokens or args.batch_size * length),
         update_freq=int(max(args.update_freq)),
@@ -243,7 +241,6 @@ def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> 
         unit_bytes=int(args.bucket_cap_mb) * MEGABYTE,
         reshard=not args.no_reshard_after_forward,
         offload=bool(args.cpu_offload),
-        monitored=() if settings is None else settings.quantities,
     )
 
 

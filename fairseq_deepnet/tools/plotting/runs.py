@@ -34,7 +34,7 @@ LOGGED: Final = {
 """Columns of train.log -> axis labels; monitor.jsonl replaces a missing log."""
 SIDES: Final = ("encoder", "decoder")
 SHOWN: Final = (*LOGGED, *QUANTITIES)
-BOUNDED: Final = {"update_bound": "model_update", "step_bound": "step_update"}
+BOUNDED: Final = {"update_bound": "model_update"}
 """A theoretical bound -> the quantity that it bounds, which is drawn with it."""
 _LOOKS: Final = {"valid": "dots", "encoder": "dashed"}
 """Looks of lines by the side of their key; others are solid."""
