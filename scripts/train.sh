@@ -24,8 +24,6 @@
 #   PRECISION       auto, bf16, fp16 or fp32; auto is bf16 or fp16 on GPUs and fp32 on the CPU; some CPUs
 #                   gain from bf16, see docs/reports/speed.md (auto)
 #   PREEMPTION_GRACE   seconds to finish and save an update after SIGTERM or SIGUSR1 (90)
-#   MEMORY          GiB of one GPU, or auto (of the visible GPUs, else 80): add the options of `deepnet plan` that
-#                   make the run fit, if they keep the update; otherwise refuse (unset: no check)
 #   RESUME          1: resume a run although settings differ from the recorded settings (0)
 #
 # The batch is the config's on every machine: update-freq follows from recipe.global-batch-tokens,

@@ -11,9 +11,7 @@
 # Variables (with defaults):
 #   DEPTH    layers per side. The paper and the archs count both sides: its models of 12, 20, 100, 200 and 1,000
 #            layers are DEPTH=6, 10, 50, 100 and 500. Above 100, backward recomputes activations
-#            (configs/opus100_1000.yaml) (100)
-#   MEMORY   GiB of one GPU: adds the options of `deepnet plan` that make the run fit; MEMORY= disables this
-#            (auto: the memory of the visible GPUs, or 80)
+#            (configs/opus100_1000.yaml). `deepnet plan` shows the memory, and options that make it fit (100)
 #   DATA     data folder (data/opus100)
 #   RAW      source files, see scripts/preprocess_opus100.sh (none: download)
 #   RUN      run folder (runs/opus100_DEPTHl-DEPTHl, plus SCHEME and SEED if they differ)
@@ -27,7 +25,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"
 help_if_asked "$@"
 
 recipe_variables 100
-export MEMORY=${MEMORY-auto}
 config=opus100
 ((DEPTH <= 100)) || config=opus100_1000
 case $DEPTH in

@@ -1,29 +1,23 @@
-"""Options that make a training fit and leave its updates as they are, but for rounding.
-
-`deepnet plan` prints them; MEMORY= of a training adds them before it starts.
-"""
+"""Options that make a training run fit without changing its updates, except for rounding."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from fairseq_deepnet.footprint import FULLY_SHARDED, Model, Training
 from fairseq_deepnet.footprint.activations import auto_segment
 from fairseq_deepnet.footprint.memory import LEGACY_BUFFER
-from fairseq_deepnet.tools import configs
-from fairseq_deepnet.tools.devices import DEVICE_GIB, Devices, gpu_gib
-from fairseq_deepnet.tools.planning.estimates import Plan, estimate, make_plan, vocabulary_of
+from fairseq_deepnet.tools.planning.estimates import Plan, make_plan
 from fairseq_deepnet.tools.training import launch
 
 AUTO: Final = "auto"
 SMALLEST_MICRO_BATCH: Final = 512
-"""Tokens of the smallest micro-batch that is tried: a long sentence must fit into one."""
+"""Tokens of the smallest micro-batch to try: a long sentence must fit into it."""
 
 POINTWISE: Final = ("adam", "fused_adam", "adamax", "adadelta", "nag", "sgd")
-"""fairseq's optimisers that need no whole matrix, and so run on a part of it."""
+"""fairseq's optimisers that work on parts of a matrix."""
 
 OTHERS: Final = (
     "take more devices, more memory or a smaller model; --bf16, --memory-efficient-bf16 and"
@@ -34,7 +28,7 @@ Options = dict[str, str]
 
 
 class Step(NamedTuple):
-    """Options that differ from the plan as it is wanted, with the largest micro-batch that fits."""
+    """Options that differ from the original plan, with the largest micro-batch that fits."""
 
     name: str
     effect: str
@@ -43,10 +37,10 @@ class Step(NamedTuple):
 
 
 def advise(plan: Plan) -> list[Step]:
-    """Return the steps that were tried to make a plan fit; the last one fits if any does.
+    """Return the steps tried to make a plan fit; the last one fits if any does.
 
-    All of them leave the update as it is, but for rounding. For each step the micro-batch is
-    halved, and --update-freq doubled, until it fits. More devices are no step.
+    None of them changes the update, except for rounding. In each step the micro-batch is halved,
+    and --update-freq doubled, until it fits.
     """
     steps = []
     for name, effect, options, model, training in _ladder(plan):
@@ -61,7 +55,7 @@ def advise(plan: Plan) -> list[Step]:
 
 
 def _ladder(plan: Plan) -> Iterator[tuple[str, str, Options, Model, Training]]:
-    """Yield each step's name, effect and options, on top of those before it, and what they make."""
+    """Yield name, effect, options, model and training of each step; options accumulate."""
     model, training, options = plan.model, plan.training, Options()
     yield "smaller micro-batches", "nothing else changes", options, model, training
     if not model.checkpoint:
@@ -98,7 +92,7 @@ def _ladder(plan: Plan) -> Iterator[tuple[str, str, Options, Model, Training]]:
 
 
 def _recomputed(model: Model) -> Model:
-    """Return the model with all layers computed again in backward."""
+    """Return the model with all layers recomputed in backward."""
     checkpointing = {}
     for side, shape in model.layers.items():
         every = auto_segment(side, model.scheme, shape, model.depths.of(side))
@@ -109,7 +103,7 @@ def _recomputed(model: Model) -> Model:
 
 
 def _largest_that_fits(plan: Plan, model: Model, training: Training) -> Plan:
-    """Return the plan with the largest micro-batch that fits; else with the smallest."""
+    """Return the plan with the largest micro-batch that fits, or else with the smallest."""
     tokens = training.max_tokens
     while True:
         batch = launch.split_batch(plan.training.tokens, tokens, training.devices)
@@ -123,61 +117,5 @@ def _largest_that_fits(plan: Plan, model: Model, training: Training) -> Plan:
 
 
 def as_arguments(options: Options) -> str:
-    """Return changed options as fairseq-train takes them."""
+    """Return changed options as arguments of fairseq-train."""
     return " ".join(f"--{k}" if v == "true" else f"--{k} {v}" for k, v in options.items())
-
-
-def device_memory(wanted: str, devices: Devices, elsewhere: bool) -> float | None:
-    """Return GiB of one device to plan with; None on a CPU, unless they are given.
-
-    Args:
-        wanted: GiB, or "auto": what the GPUs here have; of those `elsewhere` a usual size.
-    """
-    if wanted != AUTO:
-        try:
-            return float(wanted)
-        except ValueError:
-            raise ValueError(f"MEMORY={wanted}: give GiB of one GPU, or {AUTO}") from None
-    if not devices.gpus:
-        return None
-    return DEVICE_GIB if elsewhere else gpu_gib(devices.gpus)
-
-
-def fit_into(
-    config: configs.Config,
-    data: Path,
-    devices: Devices,
-    memory_gib: float,
-    precision: Sequence[str],
-) -> str:
-    """Add to a config what makes it fit, if anything has to be; return a line that says so.
-
-    Args:
-        data: the data folder, for its dictionaries; need not be there yet.
-        memory_gib: of one device.
-        precision: the options of it that will be added.
-
-    Raises:
-        ValueError: if nothing that leaves the update as it is makes it fit.
-    """
-    options = config.options | {word.removeprefix("--"): True for word in precision}
-    gpus, device = (devices.total, "a GPU") if devices.gpus else (0, "the CPU")
-    sizes, _ = vocabulary_of(config, data)
-    wanted = estimate(dataclasses.replace(config, options=options), gpus, memory_gib, sizes)
-    steps = advise(wanted)
-    last = steps[-1]
-    if not last.plan.fits:
-        least = min(step.plan.needed_gib for step in steps)
-        raise ValueError(
-            f"the training needs {least:.1f} GiB, and {device} has {memory_gib:.4g}; {OTHERS}, or"
-            " set MEMORY= to start it all the same"
-        )
-    changes = dict(last.options)
-    if "global-batch-tokens" in config.recipe and "update-freq" not in config.options:
-        changes.pop("update-freq", None)  # follows from the batch and the devices
-    pairs = (configs.parse_override(f"{name}={value}") for name, value in changes.items())
-    configs.override(config, dict(pairs), "deepnet plan")
-    line = f"memory   {last.plan.needed_gib:.1f} of {memory_gib:.4g} GiB of {device}"
-    if changes:
-        line += f" with {as_arguments(changes)}; without {wanted.needed_gib:.1f}"
-    return f"{line} (deepnet plan)"

@@ -24,7 +24,6 @@ from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, MULTILINGUAL_TASK, DataFolder
 from fairseq_deepnet.tools.devices import choose_devices
-from fairseq_deepnet.tools.planning import advice
 from fairseq_deepnet.tools.trained_model import refuse_other_vocabulary
 from fairseq_deepnet.tools.training import fallbacks, launch, run_folder
 from fairseq_deepnet.tools.training.launch import Plan
@@ -128,8 +127,6 @@ def settle(args: argparse.Namespace) -> PlannedRun:
     )
     elsewhere = elsewhere and devices.gpus > visible
     precision = launch.precision_arguments(args.precision, devices.gpus > 0, elsewhere)
-    if args.memory and (memory := advice.device_memory(args.memory, devices, elsewhere)):
-        say(advice.fit_into(config, data, devices, memory, precision))
     batch, tokens = None, config.recipe.get("global-batch-tokens")
     limit = config.options.get("max-tokens")
     if tokens is not None and limit is not None and "update-freq" not in config.options:

@@ -64,7 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--launcher", default="auto", choices=LAUNCHERS, help="for several processes (auto)")
     add("--cpu-processes", type=int, default=1, help="processes on the CPU (1)")
     add("--threads", type=int, help="threads of each CPU process (cores / CPU processes)")
-    add("--memory", help="GiB of one GPU, or auto: add options that make the run fit (no check)")
     add("--precision", default="auto", choices=PRECISIONS, help="auto is bf16 on GPUs (auto)")
     add("--preemption-grace", type=int, default=90, help="seconds to save after a signal (90)")
     add("--resume", action="store_true", help="resume with other settings")
