@@ -10,16 +10,13 @@ import json
 import re
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 import fairseq
 import fairseq_cli
-import omegaconf
 import pytest
 import torch
 from fairseq.models import (
     ARCH_CONFIG_REGISTRY,
-    ARCH_MODEL_REGISTRY,
     MODEL_DATACLASS_REGISTRY,
 )
 from fairseq.optim import OPTIMIZER_DATACLASS_REGISTRY
@@ -28,10 +25,8 @@ from fairseq_deepnet import compat
 from fairseq_deepnet.checkpoints import load_checkpoint
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.literals import EVALUATED, evaluate
-from fairseq_deepnet.tools import standalone
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.fairseq_options import quiet
-from tests.support.models import SYMBOLS
 
 CODE = "__import__('pathlib').Path('ran').touch()"
 
@@ -169,54 +164,6 @@ def test_every_arch_of_fairseq_still_has_values_that_are_literals() -> None:
                     assert evaluate(value, option) == builtins.eval(value), (name, option)
                     seen.add(option)
     assert {"encoder_layers", "conv_feature_layers", "adam_betas", "downsample"} <= seen
-
-
-SELF_ATTENTION = ["pretrained", "encoder_layers", "encoder_attention", "decoder_layers"]
-SELF_ATTENTION += ["decoder_attention", "self_attention", "project_input", "gated_attention"]
-BUILT = [
-    *(("fconv", name) for name in ("encoder_layers", "decoder_layers", "decoder_attention")),
-    *(("fconv_lm", name) for name in ("decoder_layers", "decoder_attention")),
-    *(("fconv_self_att", name) for name in (*SELF_ATTENTION, "downsample")),
-    ("lstm", "decoder_attention"),
-    ("transformer_lm", "character_filters"),
-    ("lightconv_lm", "character_filters"),
-    ("wav2vec", "conv_feature_layers"),
-    ("wav2vec", "conv_aggregator_layers"),
-    ("wav2vec2", "conv_feature_layers"),
-]
-
-
-def build(arch: str, **options: Any) -> Any:
-    args = Namespace(
-        arch=arch, decoder_embed_path=None, encoder_embed_path=None, share_input_output_embed=False
-    )
-    if arch in MODEL_DATACLASS_REGISTRY:
-        args = omegaconf.OmegaConf.structured(MODEL_DATACLASS_REGISTRY[arch]())
-        omegaconf.OmegaConf.set_struct(args, False)
-        args._name = arch
-    for name, value in options.items():
-        setattr(args, name, value)
-    if isinstance(args, Namespace):
-        ARCH_CONFIG_REGISTRY[arch](args)
-    task: Any = standalone.VocabularyTask(4 + SYMBOLS)
-    task.dictionary = task.source_dictionary
-    with quiet():
-        return ARCH_MODEL_REGISTRY[arch].build_model(args, task)
-
-
-@pytest.mark.parametrize(("arch", "option"), BUILT)
-def test_models_that_evaluate_an_option_do_not_run_it(
-    arch: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    size = {"max_source_positions": 20, "max_target_positions": 20, "tokens_per_sample": 20}
-    size |= {"encoder_embed_dim": 8, "decoder_embed_dim": 8, "decoder_out_embed_dim": 8}
-    given = size | {"character_embeddings": True, "attention_dropout": 0.0}
-    if arch.startswith("fconv"):
-        given["encoder_layers"] = "[(8, 3)]"
-    with pytest.raises(ConfigurationError, match=r"^an option is .__import__"):
-        build(arch, **given | {option: CODE})
-    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("part", ["cfg", "args"])
