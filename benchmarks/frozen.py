@@ -440,12 +440,9 @@ class Recorder:
         last = run / "checkpoints/checkpoint_last.pt"
         words = ["translate", last, text, "--cpu", "--data", data]
         self.note("checkpoints", "translated", self.deepnet, *words)
-        words += ["--scores", "--nbest", "2", "--beam", "3", "--lenpen", "0.6"]
+        words += ["--nbest", "2", "--beam", "3", "--lenpen", "0.6"]
         words += ["--batch-sentences", "7"]
         self.note("checkpoints", "translated, two best", self.deepnet, *words)
-        exported = [*words[:1], self.fresh("run", run) if run.exists() else run, *words[2:4]]
-        exported += ["--engine", "ctranslate2", "--quantization", "float32", "--scores"]
-        self.note("checkpoints", "translated by ctranslate2", self.deepnet, *exported)
         self.note("checkpoints", "generated", self.generate, last)
         self.note("checkpoints", "average", self.average, run)
         many = ["translate", self.kept / "checkpoints/multilingual.pt", text, "--cpu"]

@@ -1,6 +1,6 @@
-"""Which words a model's numbers stand for: kept in its checkpoint, compared when it is built.
+"""The words of a model's numbers: recorded in its checkpoint, compared when it is built.
 
-A dictionary with two lines swapped has the right size, and a model would translate to other words.
+A dictionary with two lines swapped has the right size, but a model would translate to wrong words.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fairseq.tasks import FairseqTask
 from .errors import ConfigurationError
 
 RECORD = "dictionary_record"
-"""Of a model's arguments: SHA-256 of the words of each side, in their order."""
+"""Name of the model argument with the SHA-256 of the words of each side, in order."""
 
 
 def digest_of_words(symbols: Sequence[str]) -> str:
@@ -24,31 +24,30 @@ def digest_of_words(symbols: Sequence[str]) -> str:
 
 
 def record_dictionaries(args: Namespace, task: Any) -> None:
-    """Write what a task's dictionaries hold into the arguments of a model that is being built.
+    """Record the dictionaries of a task in the arguments of a model that is being built.
 
-    A task that only stands for the size of a vocabulary has no words to record.
+    Nothing is recorded of a task that has only the size of a vocabulary.
 
     Raises:
-        ConfigurationError: where `args` come from a checkpoint of other dictionaries.
+        ConfigurationError: if `args` come from a checkpoint of other dictionaries.
     """
     if not isinstance(task, FairseqTask) or task.source_dictionary is None:
         return
     sides = {"source": task.source_dictionary, "target": task.target_dictionary}
-    found = {side: one.symbols for side, one in sides.items() if one is not None}
-    refuse_others(getattr(args, RECORD, None), found)
-    setattr(args, RECORD, {side: digest_of_words(symbols) for side, symbols in found.items()})
+    words = {side: entry.symbols for side, entry in sides.items() if entry is not None}
+    refuse_others(getattr(args, RECORD, None), words)
+    setattr(args, RECORD, {side: digest_of_words(symbols) for side, symbols in words.items()})
 
 
-def refuse_others(record: Mapping[str, str] | None, found: Mapping[str, Sequence[str]]) -> None:
-    """Compare dictionaries with what a checkpoint recorded; one that recorded nothing takes any.
+def refuse_others(record: Mapping[str, str] | None, words: Mapping[str, Sequence[str]]) -> None:
+    """Raise ConfigurationError for the first dictionary that differs from a checkpoint's record.
 
-    Raises:
-        ConfigurationError: for the first that differs.
+    A checkpoint without a record accepts any dictionary.
     """
-    for side, symbols in found.items():
+    for side, symbols in words.items():
         if record and record.get(side) not in (None, digest_of_words(symbols)):
             raise ConfigurationError(
                 f"the {side} dictionary is not the one that the model was trained with: its"
-                f" {len(symbols):,} words, or their order, are others; name the data folder of the"
+                f" {len(symbols):,} words, or their order, differ; name the data folder of the"
                 " training, or copy its dict*.txt again"
             )

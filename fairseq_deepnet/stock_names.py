@@ -1,7 +1,6 @@
-"""What changes how a training runs and none of its numbers: fairseq's names of what we do faster.
+"""Options of fairseq-train that change no number.
 
-A training that was started with one may resume with the other, and neither makes it another
-experiment.
+A training that was started with one value may resume with another; it is the same experiment.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ HARMLESS: Final = frozenset(
         "offload_activations",
     }
 )
-"""Options of fairseq-train that change no number."""
+"""Options that change only speed, memory or logs."""
 _OPTIONS: Final = ("criterion", "optimizer")
 
 

@@ -1,17 +1,16 @@
 #!/usr/bin/env bash
 # Translate a test set and score it: sacreBLEU (cased, detokenised, 13a) and chrF, with signatures.
 #
-#   bash scripts/eval_bleu.sh [RUN or CHECKPOINT] [fairseq-generate options]
+#   bash scripts/eval_bleu.sh RUN or CHECKPOINT [fairseq-generate options]
 #
-# Input: a run folder or a checkpoint, also of a stock fairseq model. The default is the newest run in
-# runs/. The reference is the raw text in the data folder (DATA/text/SPLIT.TARGET).
+# Input: a run folder or a checkpoint, also of a stock fairseq model. The reference is the raw text in the data
+# folder (DATA/text/SPLIT.TARGET).
 #
 # For a multilingual model, the script scores all directions with text in the data folder, also zero-shot
 # directions. It scores several at a time and skips those with a score.
 #
 # Output: one line on standard output. scores/ of the run gets NAME.json (scores, signatures, model, settings,
-# versions) and NAME.txt (hypotheses, detokenised, in corpus order). A second call does not translate again. Scores
-# by another engine have their own names (NAME.ctranslate2-int8).
+# versions) and NAME.txt (hypotheses, detokenised, in corpus order). A second call does not translate again.
 # Many directions: a table, and scores/NAME/ with a JSON and the hypotheses of each, table.md, summary.json.
 # NAME is SPLIT.CHECKPOINT.beamN.lenpenN. For other text (TEXT, or DATA of another folder than the run's) it begins with
 # text.FOLDER-DIGEST, and reports do not confuse it with the test set's score.
@@ -24,12 +23,7 @@
 #   AVERAGE     N: the mean of the run's last N checkpoints; 0: checkpoint_best.pt (0)
 #   GPUS        number of GPUs; 0 translates on the CPU (all visible GPUs)
 #   PROCESSES   on the CPU: processes that share the sentences (one per core)
-#   ENGINE      fairseq, or ctranslate2: exports the model once to RUN/export/ctranslate2-QUANTIZATION and decodes
-#               several times faster, on the CPU with all cores; docs/reports/export.md has the speed and the
-#               differences (fairseq)
-#   QUANTIZATION  for ctranslate2: type of the weights, such as float32 (int8)
-#   THREADS     cores to use (all)
-#   BATCH       source tokens per batch (the best value for the engine)
+#   BATCH       source tokens per batch (as many as fit in memory, up to 4000)
 #   DIRECTIONS  for a multilingual model: only these directions, such as de-en,en-de (all)
 #   TEXT        folder of other text with SPLIT.A-B.A and SPLIT.A-B.B, raw or .gz (the data folder's text)
 #   TOKENIZER   sacreBLEU's tokenizer, such as char or flores101, part of the score's name (by target language)
@@ -39,8 +33,8 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
-[[ $# -eq 0 || $1 != -* ]] || die "options need a run or a checkpoint before them; see --help"
-run=("${@:1:1}")
-set -- "${@:2}"
+[[ $# -gt 0 && $1 != -* ]] || die "name a run or a checkpoint before the options; see --help"
+run=$1
+shift
 [[ ${1:-} != -- ]] || shift
-hand_over evaluate --variables "${run[@]}" -- "$@"
+hand_over evaluate --variables "$run" -- "$@"

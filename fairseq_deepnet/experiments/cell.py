@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,7 +36,13 @@ def main(folder: Path) -> int:
     crashed = status != 0
     if not crashed and cell["score"] is not None:
         words = [str(folder), *cell["score_share"], *cell["score"]]
-        status, score = _evaluate(folder, words)
+        from fairseq_deepnet.tools.evaluation import evaluate
+
+        status, result = attempt(evaluate.score, evaluate, words)
+        if result is not None:
+            path, text = result
+            print(text)
+            score = str(path.relative_to(folder.resolve()))
         if status == INTERRUPTED:
             return status
     write_json(folder / RESULT, judge(folder, status, crashed, score) | {"scored": cell["score"]})
@@ -54,31 +61,21 @@ def parse(module: Any, words: list[str]) -> argparse.Namespace:
 
 def call(module: Any, words: list[str]) -> int:
     """Run a subcommand in this process; return its exit status."""
+    status, code = attempt(module.run, module, words)
+    return status or int(code)
+
+
+def attempt(
+    command: Callable[[argparse.Namespace], Any], module: Any, words: list[str]
+) -> tuple[int, Any]:
+    """Run a function with the arguments of a subcommand; return an exit status and its result."""
     try:
-        return int(module.run(parse(module, words)))
+        return 0, command(parse(module, words))
     except (ValueError, OSError) as error:
         say(f"error: {error}")
-        return 2
+        return 2, None
     except KeyboardInterrupt:
-        return INTERRUPTED
-
-
-def _evaluate(folder: Path, words: list[str]) -> tuple[int, str | None]:
-    """Score a run; return the exit status, and the path of the score in the run folder."""
-    from fairseq_deepnet.checkpoints import LAST
-    from fairseq_deepnet.tools import trained_model
-    from fairseq_deepnet.tools.evaluation import evaluate
-
-    status, args = call(evaluate, words), parse(evaluate, words)
-    names = (str(trained_model.BEST), LAST)
-    there = [name for name in names if (folder / "checkpoints" / name).is_file()]
-    checkpoint = Path([*there, *names][0]).stem
-    checkpoint = f"average_{args.average}" if args.average else checkpoint
-    model = trained_model.TrainedModel(folder / checkpoint, folder, [])
-    return (
-        status,
-        f"scores/{evaluate.score_name(args, checkpoint, evaluate.other_text(args, model))}",
-    )
+        return INTERRUPTED, None
 
 
 def judge(folder: Path, status: int, crashed: bool, score: str | None) -> dict[str, Any]:

@@ -49,7 +49,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _NOTHING: Final[Mapping[str, Value]] = MappingProxyType({})
 _TRAIN_WORDS: Final = {"PRECISION"}
 _SCORE_WORDS: Final = {
-    *("SPLIT", "BEAM", "LENPEN", "AVERAGE", "ENGINE", "QUANTIZATION", "BATCH", "DIRECTIONS"),
+    *("SPLIT", "BEAM", "LENPEN", "AVERAGE", "BATCH", "DIRECTIONS"),
     *("TEXT", "TOKENIZER"),
 }
 """Options of `deepnet train` and `deepnet evaluate` that a definition may set."""

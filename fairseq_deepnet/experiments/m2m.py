@@ -34,9 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Translate and score a test set, and print its table."""
-    if args.target is None:
-        raise ValueError("which model? name a run folder or a checkpoint")
-    evaluate.settle_engine(args)
+    evaluate.refuse_options(args)
     content = sets.definition(args.set)
     raw = raw_files(args.raw, content.get("download"))
     model = choose_model(args.target, args.average)

@@ -6,6 +6,7 @@ folder NAME, with these two for each direction and their averages in summary.jso
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.files import shown
-from fairseq_deepnet.records import NUMBER, Keys, read_record
-from fairseq_deepnet.tools.corpora.folder import Direction
+from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.evaluation.scoring import METRICS, TOKENISED
 
 SPLIT: Final = "test"
@@ -32,13 +32,11 @@ VALUES: Final = (
     *("x-en", "en-x", "average", "zero-shot"),
 )
 """Numbers of a score: of a pair, of a language model, and means over many directions."""
-_DIRECTION: Final[Keys] = {"bleu": NUMBER, "chrf": NUMBER, "bleu_signature": str, "lines": int}
-_REMEDY: Final = "remove it, and score again"
 
 
 @dataclass(frozen=True)
 class Score:
-    """A score as `deepnet evaluate` or `deepnet perplexity` wrote it.
+    """A score by `deepnet evaluate` or `deepnet perplexity`.
 
     Args:
         file: relative to the run folder; a folder for many directions.
@@ -103,39 +101,28 @@ def option_words(options: Sequence[str]) -> str:
 
     Options that a name cannot hold, or not at that length, are a digest.
     """
-    words: list[str] = []
-    for option in options:
-        if option.startswith("--") or not words:
-            words.append(option.removeprefix("--").replace("=", "", 1))
-        else:
-            words[-1] += option
-    name = ".".join(sorted(words))
+    name = "".join(options).replace("=", "").replace("--", ".").removeprefix(".")
     if re.fullmatch(r"[\w.,+-]{0,80}", name):
         return name
     return f"options-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def decoding(facts: Mapping[str, Any]) -> str:
-    """Return the settings of the translation in words: search, engine, averaged checkpoints."""
+    """Return the settings of the translation in words: search, options, averaged checkpoints."""
     parts = [f"beam {facts.get('beam')}, lenpen {facts.get('lenpen')}"]
-    options = (facts.get("request") or {}).get("options")
-    parts += [" ".join(options)] if options else []
-    if facts.get("engine") == "ctranslate2":
-        parts.append(f"decoded by ctranslate2 {facts.get('quantization')}")
-    averaged = len(facts.get("averaged") or ())
-    parts += [f"average of {averaged} checkpoints"] if averaged > 1 else []
-    return ", ".join(parts)
+    parts.append(" ".join((facts.get("request") or {}).get("options") or ()))
+    averaged = facts.get("averaged")
+    parts.append(f"average of {len(averaged)} checkpoints" if averaged else "")
+    return ", ".join(filter(None, parts))
 
 
 def read_scores(run: Path) -> list[Score]:
-    """Read all scores in a run folder, in the order of their names; pass over unreadable files."""
+    """Read all scores in a run folder, in the order of their names; skip unreadable files."""
     scores = []
     for path in sorted((run / "scores").glob("*.*")):
-        try:
+        with contextlib.suppress(OSError, ValueError):
             score = _read(path, run)
-        except (OSError, ValueError):
-            continue
-        scores += [] if score is None else [score]
+            scores += [score] if score else []
     return scores
 
 
@@ -148,7 +135,7 @@ def read_score(run: Path, name: str | None = None) -> Score | None:
     """
     for path in (run / name for name in ([name] if name is not None else DEFAULTS)):
         for place in (path, path.with_name(f"{path.name}.json")):
-            score = _read(place, run) if place.exists() else None
+            score = _read(place, run)
             if score is not None and score.is_of_translations:
                 return score
     return None
@@ -159,19 +146,8 @@ def _read(path: Path, run: Path) -> Score | None:
     file = path / SUMMARY if path.is_dir() else path
     if file.suffix != ".json" or not file.is_file():
         return None
-    facts = read_record(file, remedy=_REMEDY)
+    facts = read_record(file, remedy="remove it, and score again")
     values = {key: float(facts[key]) for key in VALUES if facts.get(key) is not None}
     signed = [key for key in (*METRICS, TOKENISED) if f"{key}_signature" in facts]
     signatures = {key: str(facts[f"{key}_signature"]) for key in signed}
     return Score(str(path.relative_to(run)), values, signatures, facts) if values else None
-
-
-def read_directions(folder: Path) -> dict[Direction, Score]:
-    """Read every SRC-TGT.json of a folder; ValueError naming the file for a damaged one."""
-    scores = {}
-    for path in sorted(folder.glob("*-*.json")):
-        read_record(path, _DIRECTION, _REMEDY)
-        score = _read(path, folder)
-        assert score is not None
-        scores[Direction.parse(path.stem)] = score
-    return scores

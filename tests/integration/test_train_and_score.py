@@ -1,4 +1,4 @@
-"""From a config to scores with the real fairseq commands: train, resume, average, translate."""
+"""From a config to a score with the real scripts and fairseq commands."""
 
 from __future__ import annotations
 
@@ -9,73 +9,46 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import ended
-from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from tests.support.runs import SENTENCES, TINY, make_data
 from tests.support.shell import run_script
 
 OPTIONS = [*TINY, "--max-tokens=64", "--save-interval-updates=1", "--log-interval=1"]
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("data") / "corpus")
+@pytest.mark.parametrize(
+    ("config", "arch"),
+    [
+        ("multi30k", "deepnet_transformer"),
+        pytest.param("multi30k_6l_stock", "transformer", marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_on_two_processes_is_trained_averaged_and_scored(
+    config: str, arch: str, tmp_path: Path
+) -> None:
+    run, data = tmp_path / "runs" / "tiny", make_data(tmp_path / "corpus")
+    run.parent.mkdir()
 
+    def call(script: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        # in the folder of the run, to see that nothing is left beside the run
+        environment = {"GPUS": "0", **variables}
+        done = run_script(script, *words, env=environment, cwd=run.parent)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
 
-def train(
-    run: Path, data: Path, config: str, updates: int, *options: str, **env: str
-) -> subprocess.CompletedProcess[str]:
-    """Train in the folder of the run, to see that nothing is left there but the run."""
-    run.parent.mkdir(parents=True, exist_ok=True)
-    return run_script(
-        "train.sh",
-        *(config, *OPTIONS, "--max-update", str(updates), *options),
-        env={"RUN": str(run), "DATA": str(data), "GPUS": "0", "THREADS": "1", **env},
-        cwd=run.parent,
-    )
-
-
-def evaluate(target: Path, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
-    variables = {"GPUS": "0", **env}
-    return run_script("eval_bleu.sh", target, "--max-len-b", "5", *options, env=variables)
-
-
-def test_a_run_is_trained_continued_averaged_and_scored(tmp_path: Path, data: Path) -> None:
-    run = tmp_path / "runs" / "tiny"
-    first = train(run, data, "multi30k", 2)
-    assert first.returncode == 0, first.stdout + first.stderr
-    assert "update 2/2" in first.stdout
-    assert "valid nll" in first.stdout
-    assert "Traceback" not in first.stdout
+    words = [config, *OPTIONS, "--max-update", "2"]
+    trained = call("train.sh", *words, RUN=str(run), DATA=str(data), CPU_PROCESSES="2", THREADS="1")
+    assert "update 2/2" in trained.stdout
+    assert "valid nll" in trained.stdout
+    assert "Traceback" not in trained.stdout
+    assert f"--arch {arch} " in (run / "command.txt").read_text(encoding="utf-8")
     assert ended.is_complete(run)
     assert list((run / "tensorboard").rglob("events.*"))
-    assert [path.name for path in run.parent.iterdir()] == ["tiny"], "nothing beside the run"
+    assert [path.name for path in run.parent.iterdir()] == ["tiny"]
 
-    # on two processes: rank 1 must get at the checkpoint, too
-    more = train(run, data, "multi30k", 4, RESUME="1", CPU_PROCESSES="2")
-    assert more.returncode == 0, more.stdout + more.stderr
-    assert "resuming from update 2" in more.stderr
-    assert "update 3/4" in more.stdout
-    assert "update 1/4" not in more.stdout
-    assert num_updates(load_checkpoint(run / "checkpoints" / "checkpoint_last.pt")) == 4
-
-    averaged = evaluate(run, AVERAGE="3", PROCESSES="2")
-    assert averaged.returncode == 0, averaged.stderr
-    assert averaged.stdout.startswith("BLEU ")
-    assert "average_3.pt (update 4)" in averaged.stdout
-    name = run / "scores" / "test.average_3.beam5.lenpen1.max-len-b5"
-    scores = json.loads(Path(f"{name}.json").read_text(encoding="utf-8"))
-    assert scores["lines"] == len(SENTENCES)
-    assert len(Path(f"{name}.txt").read_text(encoding="utf-8").split("\n")) == len(SENTENCES) + 1
-
-
-@pytest.mark.slow
-def test_a_stock_fairseq_transformer_is_trained_and_scored_the_same_way(
-    tmp_path: Path, data: Path
-) -> None:
-    run = tmp_path / "runs" / "stock"
-    result = train(run, data, "multi30k_6l_stock", 1)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "--arch transformer " in (run / "command.txt").read_text(encoding="utf-8")
-    scored = evaluate(run, PROCESSES="1")
-    assert scored.returncode == 0, scored.stderr
+    scored = call("eval_bleu.sh", str(run), "--max-len-b", "5", AVERAGE="2", PROCESSES="1")
     assert scored.stdout.startswith("BLEU ")
+    assert "average_2.pt (update 2)" in scored.stdout
+    name = run / "scores" / "test.average_2.beam5.lenpen1.max-len-b5"
+    record = json.loads(Path(f"{name}.json").read_text(encoding="utf-8"))
+    assert record["lines"] == len(SENTENCES)
+    assert len(Path(f"{name}.txt").read_text(encoding="utf-8").split("\n")) == len(SENTENCES) + 1

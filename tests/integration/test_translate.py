@@ -25,7 +25,6 @@ from tests.support.trained import make_trained_run, trained
 needs_ctranslate2 = pytest.mark.skipif(
     importlib.util.find_spec("ctranslate2") is None, reason="needs the extra ctranslate2"
 )
-ENGINES = ["fairseq", pytest.param("ctranslate2", marks=needs_ctranslate2)]
 LINES = ["A dog runs.", "", "Two men play chess in 1 park.", "   ", "An old woman sells flowers."]
 
 
@@ -39,6 +38,14 @@ def run(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     run = tmp_path_factory.mktemp("runs") / "run"
     make_trained_run(run, data, encoder_layers=2)
     return run
+
+
+@pytest.fixture(scope="module")
+def exported(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    words = ["--to=ctranslate2", "--quantization=float32", f"--out={folder}"]
+    assert cli.main(["export", str(run), *words]) == 0
+    return folder
 
 
 @pytest.fixture
@@ -72,42 +79,39 @@ def translate(capsys: pytest.CaptureFixture[str]) -> Translate:
 
 @needs_ctranslate2
 def test_both_engines_find_the_same_translations_with_the_same_scores(
-    run: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # fairseq forbids <pad> after the softmax and CTranslate2 before: to an untrained model, which
     # would write it, that is a difference
     monkeypatch.setattr(engines, "NEVER", None)
-    words = [str(run), "--beam=4", "--nbest=3", "--lenpen=0.7", "--threads=1"]
-    found = []
-    for more in (["--engine=fairseq"], ["--engine=ctranslate2", "--quantization=float32"]):
-        opened, direction, _ = open_engine(parsed(*words, *more))
+    results = []
+    for model in (run, exported):
+        words = [str(model), "--beam=4", "--nbest=3", "--lenpen=0.7", "--threads=1"]
+        engine, direction, _ = open_engine(parsed(*words))
         assert direction == Direction("de", "en")
-        found.append(opened.hypotheses(SENTENCES, direction))
-        assert opened.translate(SENTENCES, direction) == [best[0].text for best in found[-1]]
-    for ours, theirs in zip(*found, strict=True):
-        assert [one.text for one in ours] == [one.text for one in theirs]
-        assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], rel=1e-3)
-        assert len({one.text for one in ours}) == 3
+        results.append(engine.hypotheses(SENTENCES, direction))
+        assert engine.translate(SENTENCES, direction) == [best[0].text for best in results[-1]]
+    for ours, theirs in zip(*results, strict=True):
+        assert [best.text for best in ours] == [best.text for best in theirs]
+        scores = [best.score for best in theirs]
+        assert [best.score for best in ours] == pytest.approx(scores, rel=1e-3)
+        assert len({best.text for best in ours}) == 3
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_a_file_is_translated_line_by_line(
-    engine: str, run: Path, text: Path, tmp_path: Path, translate: Translate
+    run: Path, text: Path, tmp_path: Path, translate: Translate
 ) -> None:
-    whole = translate(run, text, "--engine", engine, "--beam=2")
+    whole = translate(run, text, "--beam=2")
     assert whole.returncode == 0, whole.stderr
     lines = whole.stdout.split("\n")
     assert len(lines) == len(LINES) + 1
     assert [not line for line in lines] == [False, True, False, True, False, True]
-    kept = translate(run, text, f"--engine={engine}", "--beam=2", f"--out={tmp_path}/out")
-    assert kept.stdout == ""
+    assert translate(run, text, "--beam=2", f"--out={tmp_path}/out").stdout == ""
     assert (tmp_path / "out").read_text(encoding="utf-8") == whole.stdout
-    before = translate(run, "--beam=2", f"--engine={engine}", text)  # options before the file
-    assert before.stdout == whole.stdout
-    scored = translate(run, text, f"--engine={engine}", "--beam=2", "--scores", "--window=2")
+    scored = translate(run, "--beam=2", "--nbest=1", "--window=2", text)  # options before the file
     rows = [line.split("\t") for line in scored.stdout.splitlines()]
-    assert [row[1] for row in rows] == lines[:-1]
-    assert all(float(row[0]) < 0 for row, line in zip(rows, LINES, strict=True) if line.strip())
+    assert [row[2] for row in rows] == lines[:-1]
+    assert all(float(row[1]) < 0 for row, line in zip(rows, LINES, strict=True) if line.strip())
 
 
 def test_a_model_of_bare_fairseq_commands_translates_with_its_sentencepiece_model(
@@ -141,19 +145,10 @@ def decode_lines(lines: list[str], data: Path) -> list[str]:
 
 
 @needs_ctranslate2
-def test_an_exported_folder_is_all_that_is_needed(
-    tmp_path: Path, data: Path, text: Path, translate: Translate
+def test_a_damaged_export_is_refused(
+    exported: Path, tmp_path: Path, text: Path, translate: Translate
 ) -> None:
-    run = tmp_path / "run"
-    make_trained_run(run, data)
-    expected = translate(run, text, "--engine=ctranslate2", "--beam=2").stdout
-    folder = (run / "export" / "ctranslate2-int8").rename(tmp_path / "model")
-    found = translate(folder, text, "--beam=2")
-    assert found.stdout == expected
-    assert "ctranslate2 int8" in found.stderr
-    for option in (f"--data={data}", "--engine=fairseq"):
-        assert "is exported for CTranslate2: name the run" in translate(folder, text, option).stderr
-    assert "cannot be loaded: " in translate(folder, text, "--quantization=x").stderr
+    folder = shutil.copytree(exported, tmp_path / "model")
     (folder / "model.bin").write_bytes(b"broken")
     assert "model.bin differs from" in translate(folder, text).stderr
     (folder / "export.json").unlink()
@@ -165,15 +160,9 @@ def test_an_exported_folder_is_all_that_is_needed(
     [
         (["RUN", "/nowhere"], "there is no file /nowhere"),
         (["RUN", "TEXT", "--tgt=fr"], "--tgt fr: the model translates de-en"),
-        (["RUN", "TEXT", "--quantization=int8"], "--quantization is CTranslate2's"),
         (["RUN", "TEXT", "--out=TEXT"], "is the input"),
         (["RUN", "TEXT", "--out=/nowhere/out"], "/nowhere/out.part"),
         (["RUN", "TEXT", "--nbest=9"], "--nbest 9 of a beam of 5"),
-        pytest.param(
-            ["RUN", "TEXT", "--bf16", "--engine=ctranslate2"],
-            "computes as --quantization",
-            marks=needs_ctranslate2,
-        ),
     ],
     ids=lambda value: "_".join(value[1:]).replace("/", "") if isinstance(value, list) else "",
 )
@@ -190,21 +179,22 @@ def test_bad_input_is_refused_in_one_line(
 
 @needs_ctranslate2
 def test_an_exported_folder_is_translated_without_torch_and_fairseq(
-    run: Path, text: Path, translate: Translate
+    exported: Path, text: Path, translate: Translate
 ) -> None:
-    """They take seconds to import; -X importtime lists whatever is."""
-    expected = translate(run, text, "--engine=ctranslate2", "--beam=2").stdout
-    folder = run / "export" / "ctranslate2-int8"
+    """They take seconds to import; -X importtime lists all imports."""
+    expected = translate(exported, text, "--beam=2")
+    assert "ctranslate2 float32" in expected.stderr
+    assert "is exported: --data" in translate(exported, text, "--data=x").stderr
     command = [sys.executable, "-X", "importtime", "-m", "fairseq_deepnet.cli", "translate"]
-    found = subprocess.run(
-        [*command, str(folder), str(text), "--beam=2"],
+    done = subprocess.run(
+        [*command, str(exported), str(text), "--beam=2"],
         capture_output=True,
         encoding="utf-8",
         cwd=Path(__file__).resolve().parents[2],
         timeout=900,
         check=True,
     )
-    imported = {line.rpartition("|")[2].strip() for line in found.stderr.splitlines()}
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "ctranslate2" in imported
     assert not imported & {"torch", "fairseq", "yaml"}
-    assert found.stdout == expected
+    assert done.stdout == expected.stdout

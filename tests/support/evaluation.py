@@ -1,4 +1,4 @@
-"""Translation in the test's own process, by an engine that is no model."""
+"""Translation in the test's process, without a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.runs import SENTENCES, TRANSLATIONS
 
 
 class Dictionary(Engine):
-    """Knows the translations of `SENTENCES`; gives other lines back. It keeps what it was asked."""
+    """Translates `SENTENCES`, copies other lines, and records its input."""
 
     def __init__(self) -> None:
         self.known = dict(zip(SENTENCES, TRANSLATIONS, strict=True))
@@ -36,7 +36,7 @@ class _Here(Executor):
         return future
 
 
-def work_here(monkeypatch: pytest.MonkeyPatch, engine: Engine | Exception) -> None:
-    """Let `engine` translate what other processes would."""
-    monkeypatch.setattr(directions, "_engine", engine)
+def work_here(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
+    """Let `engine` translate instead of other processes."""
+    monkeypatch.setattr(directions, "_load", lambda: engine, raising=False)
     monkeypatch.setattr(directions, "ProcessPoolExecutor", lambda *arguments: _Here())

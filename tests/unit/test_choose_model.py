@@ -1,7 +1,5 @@
 """Which checkpoint stands for a run."""
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,30 +13,12 @@ def run(tmp_path: Path) -> Path:
     return make_run(tmp_path / "runs" / "one", tmp_path / "data")
 
 
-def test_the_newest_run_is_the_one_whose_checkpoints_were_written_last(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = run.with_name("another")
-    shutil.copytree(run, other)
-    for path in other.rglob("*.pt"):
-        os.utime(path, (1, 1))
-    monkeypatch.setattr(trained_model, "ROOT", run.parents[1])
-    chosen = trained_model.choose_model(None, 0)
-    assert chosen.path == run / "checkpoints" / "checkpoint_best.pt"
-    assert "newest run: " in capsys.readouterr().err
-
-
-def test_there_is_no_newest_run_where_none_was_trained(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no trained run in .*train\.sh"):
-        trained_model.newest_run(tmp_path)
-
-
 def test_the_last_checkpoint_stands_for_a_run_that_was_never_validated(run: Path) -> None:
     folder = run / "checkpoints"
     (folder / "checkpoint_best.pt").unlink()
     assert trained_model.choose_model(run, 0).path == folder / "checkpoint_last.pt"
     (folder / "checkpoint_last.pt").unlink()
-    with pytest.raises(FileNotFoundError, match="holds no checkpoint_best"):
+    with pytest.raises(FileNotFoundError, match="has no checkpoint_best"):
         trained_model.choose_model(run, 0)
 
 

@@ -46,7 +46,10 @@ def test_options_come_in_any_order_and_those_of_fairseq_after_two_dashes(
         (["evaluate", "r", "--beem", "4"], "unknown --beem 4; did you mean beam?"),
         (["evaluate", "r", "--sacrebleu"], "unknown --sacrebleu; options of fairseq come after --"),
         (["evaluate", "r", "s"], "unexpected word 's'; options of fairseq come after --"),
-        (["evaluate", "r", "--engine", "ctranslate"], "'ctranslate'; did you mean ctranslate2?"),
+        (
+            ["evaluate", "r", "--tokenizer", "flores100"],
+            "'flores100'; did you mean flores200 or flores101?",
+        ),
         (["train"], "the following arguments are required: config"),
         (["evaluate", "--beam", "many"], "argument --beam: invalid int value: 'many'"),
     ],

@@ -50,9 +50,7 @@ def test_flores_is_read_from_its_layout_in_the_codes_of_the_model(
     assert text(out, "flores101.de-fra.fra") == SENTENCES["fr"]
     assert text(out, "flores101.fra-zho_simpl.fra") == SENTENCES["fr"]
     assert text(out, "flores101.fra-zho_simpl.zho_simpl") == SENTENCES["zh"]
-    links = [path.name for path in out.iterdir() if path.is_symlink()]
-    assert len(links) == 3  # six sides, three texts
-    assert text(out, "directions.txt") == sorted(facts["lines"])
+    assert sum(path.is_symlink() for path in out.iterdir()) == 9  # twelve sides, three texts
     assert json.loads((out / "evaluation.json").read_text(encoding="utf-8")) == facts
 
 
@@ -97,8 +95,7 @@ def test_wmt_is_taken_from_sacrebleus_folder(
     facts = make("wmt10", None, tmp_path / "out", model=["zh", "en", "fr"])
     assert facts["lines"] == {"en-fr": 3, "fr-en": 3, "en-zh": 3, "zh-en": 1}
     out = tmp_path / "out"
-    assert text(out, "wmt10.en-fr.fr") == fr
-    assert not (out / "wmt10.fr-en.fr").exists()
+    assert text(out, "wmt10.en-fr.fr") == text(out, "wmt10.fr-en.fr") == fr
     assert text(out, "wmt10.en-zh.zh") == zh
     assert text(out, "wmt10.zh-en.zh") == ["好。"]
 
@@ -111,7 +108,7 @@ def test_a_second_call_does_nothing_and_another_set_is_not_overwritten(
     before = (out / "evaluation.json").stat().st_mtime_ns
     assert make("flores101", raw, out, model=["de", "en"]) == first
     assert (out / "evaluation.json").stat().st_mtime_ns == before
-    with pytest.raises(ValueError, match="exists and holds something else"):
+    with pytest.raises(ValueError, match="exists and contains something else"):
         make("flores101", raw, out, model=["de", "fr"])
 
 

@@ -182,7 +182,6 @@ def test_the_model_card_contains_what_the_run_recorded(tmp_path: Path, data: Pat
         "test.checkpoint_best.beam5": score,
         "test.checkpoint_last.beam5": {**score, "bleu": 1, "request": other},
         "text.news-1a2b.test.checkpoint_best.beam5": {**score, "bleu": 4},
-        "test.checkpoint_best.other": {**score, "bleu": 2, "engine": "ctranslate2"},
     }
     (tmp_path / "run" / "scores").mkdir()
     for name, content in scores.items():

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
 from fairseq_deepnet.tools.evaluation import scoring
-from fairseq_deepnet.tools.languages import find, language, languages, resource_class
+from fairseq_deepnet.tools.languages import find, language, languages
 
 
 def test_the_sets_of_languages_have_the_published_sizes() -> None:
@@ -25,15 +23,6 @@ def test_opus_100_has_the_published_amounts_of_text() -> None:
     lines = [entry.opus100 for entry in languages().values() if entry.opus100 is not None]
     assert round(sum(lines) / 1e6) == 55
     assert [sum(n >= bound for n in lines) for bound in (1e6, 1e5, 1e4)] == [44, 73, 95]
-    assert Counter(map(resource_class, lines)) == {"high": 45, "medium": 28, "low": 26}
-
-
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [(900_000, "high"), (899_999, "medium"), (100_000, "medium"), (99_999, "low"), (1, "low")],
-)
-def test_resource_classes_have_the_bounds_of_the_literature(lines: int, expected: str) -> None:
-    assert resource_class(lines) == expected
 
 
 def test_every_spelling_leads_to_one_language() -> None:
@@ -53,8 +42,6 @@ def test_codes_of_the_corpora_are_mapped() -> None:
     assert language("ro").in_codes_of("flores101") == "ron"
     with pytest.raises(ValueError, match="m2m100 has no code for Maltese"):
         language("mlt").in_codes_of("m2m100")
-    with pytest.raises(ValueError, match="no codes 'iso'"):
-        language("de").in_codes_of("iso")
     with pytest.raises(ValueError, match="'xx' is no language known here"):
         language("xx")
 

@@ -12,7 +12,6 @@ from fairseq_deepnet import cli
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.evaluation import evaluate
 from fairseq_deepnet.tools.evaluation.directions import Summary, summarise
-from fairseq_deepnet.tools.scores import read_directions
 from tests.support.evaluation_sets import flores101
 
 SCORE = {"bleu": 12.0, "chrf": 30.0, "lines": 3, "bleu_signature": "tok:flores101"}
@@ -48,10 +47,10 @@ def test_a_set_goes_from_its_published_files_to_the_table(
         assert name == "flores101.checkpoint_best.beam5.lenpen1.max-len-b50"
         folder = args.out / name
         folder.mkdir(parents=True)
-        pairs = (args.text / "directions.txt").read_text(encoding="utf-8").split()
-        for pair in [args.directions] if args.directions else pairs:
-            (folder / f"{pair}.json").write_text(json.dumps(SCORE), encoding="utf-8")
-        return summarise(folder, read_directions(folder), list(map(Direction.parse, pairs)))
+        pairs = {path.name.split(".")[1] for path in args.text.glob("flores101.*")}
+        scored = [args.directions] if args.directions else pairs
+        records = {Direction.parse(pair): SCORE if pair in scored else {} for pair in pairs}
+        return summarise(folder, records, [])
 
     monkeypatch.setattr(evaluate, "score_directions", score_directions)
     variables = {"SET": "flores101", "RAW": str(flores101(tmp_path)), "GPUS": "0"}

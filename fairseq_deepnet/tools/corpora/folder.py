@@ -212,13 +212,6 @@ class DataFolder:
             )
         return counts[split]
 
-    def training_lines(self) -> dict[str, int]:
-        """Return the training lines by pair; empty where they are not recorded."""
-        counts = (self.record.get("lines") or {}).get("train") or {}
-        if isinstance(counts, dict):
-            return counts
-        return {} if self.is_monolingual else {Direction(*self.languages).pair: counts}
-
     def task_options(self, pairs: str = "") -> dict[str, str]:
         """Return the options of fairseq's task that this folder needs, by name.
 

@@ -1,21 +1,20 @@
-"""`deepnet evaluate`: from a run or a checkpoint to scores, translated, detokenised, recorded.
+"""`deepnet evaluate`: from a run or a checkpoint to scores: translated, detokenised, recorded.
 
-fairseq translates, with the options of fairseq-generate; or CTranslate2, for which the run is
-exported first, once for each checkpoint and type of weights.
+fairseq translates, with the options of fairseq-generate.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Callable, Sequence
-from importlib import metadata
+from collections.abc import Sequence
+from itertools import permutations
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments, num_updates
 from fairseq_deepnet.files import inside_project, say, shown
-from fairseq_deepnet.records import fingerprint, made_now, read_record, sha256
+from fairseq_deepnet.records import fingerprint, made_now, sha256
 from fairseq_deepnet.tools import scores
 from fairseq_deepnet.tools.corpora.folder import SPM_HELP, BareFolder, DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import find_side
@@ -31,14 +30,7 @@ from fairseq_deepnet.tools.evaluation import scoring
 from fairseq_deepnet.tools.evaluation.directions import Job, Summary, summarise, translate_all
 from fairseq_deepnet.tools.tables import listed
 from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model, find_data, is_own_data
-from fairseq_deepnet.tools.translation.engines import (
-    ENGINES,
-    QUANTIZATION,
-    CTranslate2Model,
-    Engine,
-    Search,
-    Translator,
-)
+from fairseq_deepnet.tools.translation.engines import Translator
 
 TOKENS: Final = 4000
 """Source tokens per batch, where memory allows it."""
@@ -63,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of any scoring: the model, the data, the search."""
-    parser.add_argument("target", nargs="?", type=Path, help="run or checkpoint (the newest run)")
+    parser.add_argument("target", type=Path, help="run or checkpoint")
     parser.add_argument("extra", nargs="*", help="options of fairseq-generate, after --")
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
     parser.add_argument("--spm", metavar="FILE", help=SPM_HELP)
@@ -71,104 +63,88 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lenpen", type=float, default=1.0, help="length penalty (1)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
     parser.add_argument("--batch", type=int, help="source tokens per batch (by memory)")
-    parser.add_argument("--engine", choices=ENGINES, default=ENGINES[0], help="(fairseq)")
-    parser.add_argument("--quantization", help=f"ctranslate2: float32, int8 ... ({QUANTIZATION})")
-    parser.add_argument("--threads", type=int, help="cores to use (all)")
     parser.add_argument("--gpus", default="all", help="GPUs to use; 0 is the CPU (all visible)")
     parser.add_argument("--processes", type=int, help="processes on the CPU (one per core)")
     parser.add_argument("--directions", default="", help="only these, as in de-en,en-de (all)")
-    parser.add_argument("--tokenizer", help="BLEU's tokenizer (by target language)")
+    tokenizer = "BLEU's tokenizer (by target language)"
+    parser.add_argument("--tokenizer", choices=scoring.TOKENIZERS, help=tokenizer)
     parser.add_argument("--out", type=Path, help="folder of the scores (scores/ in the run)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Score a model, or print the scores that it has; JSON and hypotheses are kept."""
-    settle_engine(args)
+    """Score a model and print the score."""
+    print(score(args)[1])
+    return 0
+
+
+def score(args: argparse.Namespace) -> tuple[Path, str]:
+    """Score a model, unless the same score is recorded already.
+
+    Returns the record, or the folder of the records of many directions, and a text.
+    """
+    refuse_options(args)
     model = choose_model(args.target, args.average)
     data = find_data(model, args.data, args.spm)
     if data.is_monolingual:
         raise ValueError(f"{shown(data.path)} has text of one language; run deepnet perplexity")
-    name = score_name(args, model.path.stem, other_text(args, model))
+    text = args.text
+    if text is None and args.data is not None and not is_own_data(model, data.path):
+        text = data.path
+    name = score_name(args, model.path.stem, text)
+    out = args.out or model.scores
     if data.is_multilingual or args.text:
-        print(score_directions(args, model, data, name).text)
-        return 0
-    (job,) = chosen(args, jobs_of(args, model, data, args.out or model.scores, name))
-    translate(args, model, data, [job])
-    facts = read_record(job.record)
-    print(
+        return out / name, score_directions(args, model, data, name).text
+    (job,) = jobs = create_jobs(args, model, data, out, name)
+    translate(args, model, data, jobs)
+    facts = job.read()
+    lines = [
         f"{scoring.numbers(facts)}  {args.split}, {facts['lines']:,} sentences, {facts['model']}"
         f" (update {facts['updates']:,}), {scores.decoding(facts)}  [{facts['bleu_signature']}]"
-    )
+    ]
     if scoring.TOKENISED in facts:
         bleu, signature = facts[scoring.TOKENISED], facts[f"{scoring.TOKENISED}_signature"]
-        print(f"tokenised BLEU {bleu:.2f} of Moses tokens, which is not sacreBLEU  [{signature}]")
-    return 0
+        lines.append(f"tokenised BLEU {bleu:.2f} of Moses tokens, not sacreBLEU  [{signature}]")
+    return job.record, "\n".join(lines)
 
 
-def settle_engine(args: argparse.Namespace) -> None:
-    """Fill in the type of weights. ValueError for options that contradict the engine."""
+def refuse_options(args: argparse.Namespace) -> None:
+    """Raise ValueError for options that make no score of text."""
     if args.spm == "none":
         raise ValueError("--spm none: BLEU is of text, not of tokens; give the sentencepiece model")
     for word in args.extra:
         if word.partition("=")[0] in _SET_HERE:
             raise ValueError(f"{word}: use an option of deepnet evaluate; subwords are joined here")
-    if args.engine == "ctranslate2":
-        args.quantization = args.quantization or QUANTIZATION
-        if args.extra:
-            raise ValueError(f"{args.extra[0]}: options of fairseq-generate need ENGINE=fairseq")
-    elif args.quantization:
-        raise ValueError(f"QUANTIZATION={args.quantization} needs ENGINE=ctranslate2")
-
-
-def engine_facts(args: argparse.Namespace) -> dict[str, str]:
-    """Return the settings of the engine that decide a score; none for fairseq, the default."""
-    if args.engine == "fairseq":
-        return {}
-    return {"engine": args.engine, "quantization": args.quantization}
 
 
 def score_name(args: argparse.Namespace, checkpoint: str, text: Path | None = None) -> str:
     """Return the name of a score by a checkpoint, of `text` if that is not the data's own."""
     words = [args.split, checkpoint, f"beam{args.beam}", f"lenpen{args.lenpen:g}"]
-    words += ["-".join(engine_facts(args).values()), scores.option_words(args.extra)]
-    return scores.score_name([*words, f"tok-{args.tokenizer}" if args.tokenizer else ""], text)
+    words += [scores.option_words(args.extra), f"tok-{args.tokenizer}" if args.tokenizer else ""]
+    return scores.score_name(words, text)
 
 
-def other_text(args: argparse.Namespace, model: TrainedModel) -> Path | None:
-    """Return --text, or --data if the model was trained on other data; otherwise None."""
-    if args.text is not None or args.data is None:
-        return args.text
-    data = inside_project(args.data)
-    return None if is_own_data(model, data) else data
-
-
-def texts_of(
+def find_texts(
     folder: DataFolder, split: str, place: Path | None = None
 ) -> dict[Direction, tuple[Path, Path]]:
-    """Return source and reference of every direction that there is text of.
+    """Return source and reference of every direction of the model that there is text of.
 
     Args:
-        place: another folder, with SPLIT.A-B.A and SPLIT.A-B.B, plain or .gz; they serve B-A too,
-            where there is no SPLIT.B-A.B.
+        place: another folder, with SPLIT.A-B.A and SPLIT.A-B.B, plain or .gz.
 
-    Raises ValueError for a language that is not the model's, FileNotFoundError for missing text.
+    Raises FileNotFoundError without text.
     """
     texts = {}
-    for direction in folder.directions(split) if place is None else []:
-        source, target = (folder.text(split, direction, language) for language in direction)
-        texts[direction] = (source, target)
-    files = place.glob(f"{split}.*-*.*") if place else []
-    names = [path.name.removesuffix(".gz").removeprefix(f"{split}.") for path in files]
-    pairs = {name.rsplit(".", 1)[0] for name in names}
-    for pair in sorted(pairs):
-        forth = Direction.parse(pair)
-        back = Direction(forth.target, forth.source)
-        if unknown := sorted(set(forth) - set(folder.languages)):
-            raise ValueError(f"{place}: {pair}: the model does not know {', '.join(unknown)}")
-        for direction in [forth] if str(back) in pairs else [forth, back]:
-            if folder.is_multilingual or direction in folder.directions("train"):
-                prefix = f"{place}/{split}.{pair}"
-                source, target = (find_side(prefix, language) for language in direction)
+    if place is None:
+        for direction in folder.directions(split):
+            source, target = (folder.text(split, direction, language) for language in direction)
+            texts[direction] = (source, target)
+    else:
+        pairs = permutations(folder.languages, 2)
+        every = [Direction(*pair) for pair in pairs if folder.is_multilingual]
+        for direction in every or folder.directions("train"):
+            prefix = f"{split}.{direction}"
+            if any(place.glob(f"{prefix}.*")):
+                source, target = (find_side(f"{place}/{prefix}", side) for side in direction)
                 texts[direction] = (source, target)
     if not texts:
         raise FileNotFoundError(
@@ -178,52 +154,41 @@ def texts_of(
     return texts
 
 
-def jobs_of(
+def create_jobs(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, out: Path, name: str = ""
 ) -> list[Job]:
     """Return a job for each direction; its record is called `name`, or as the direction."""
     if args.text and data.is_moses:
         raise ValueError(f"{shown(data.path)} contains Moses tokens; --text needs sentencepiece")
-    wanted, texts = request(args, model, data), texts_of(data, args.split, args.text)
-    return [
-        Job(pair, *sides, out / f"{name or pair}.json", data, args.split, args.tokenizer, wanted)
-        for pair, sides in texts.items()
-    ]
-
-
-def chosen(args: argparse.Namespace, jobs: Sequence[Job]) -> list[Job]:
-    """Return the jobs of --directions; ValueError for one that there is no text of."""
-    names = [name for name in args.directions.split(",") if name]
-    known = [str(job.direction) for job in jobs]
-    if lacking := [name for name in names if name not in known]:
-        raise ValueError(f"no {args.split} text of {', '.join(lacking)}, but of {listed(known, 8)}")
-    return [job for job in jobs if not names or str(job.direction) in names]
-
-
-def request(args: argparse.Namespace, model: TrainedModel, data: DataFolder) -> dict[str, Any]:
-    """Return all that decides the scores besides texts and tokenizer."""
     subwords = {data.subword_model(language) for language in data.languages}
-    return {
+    request = {
         "checkpoints": [fingerprint(path) for path in model.sources],
         "data": {path.name: sha256(path) for path in sorted(subwords)},
         "split": args.split,
         "beam": args.beam,
         "lenpen": args.lenpen,
         "options": args.extra,
-        **engine_facts(args),
+        "tokenizer": args.tokenizer,
     }
+    return [
+        Job(direction, *sides, out / f"{name or direction}.json", data, request)
+        for direction, sides in find_texts(data, args.split, args.text).items()
+    ]
 
 
 def score_directions(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, name: str
 ) -> Summary:
-    """Score the directions of a split or a folder of text, and sum up all with a score."""
+    """Score the directions of a split or a folder of text, and average all that have a score."""
     out = (args.out or model.scores) / name
-    every = jobs_of(args, model, data, out)
-    translate(args, model, data, chosen(args, every))
-    recorded = scores.read_directions(out)
-    done = {job.direction: recorded[job.direction] for job in every if job.is_done()}
-    return summarise(out, done, [job.direction for job in every], data.training_lines())
+    jobs = {str(job.direction): job for job in create_jobs(args, model, data, out)}
+    names = [name for name in args.directions.split(",") if name] or list(jobs)
+    if missing := [name for name in names if name not in jobs]:
+        texts = listed(list(jobs), 8)
+        raise ValueError(f"no {args.split} text of {', '.join(missing)}, but of {texts}")
+    translate(args, model, data, [jobs[name] for name in dict.fromkeys(names)])
+    records = {job.direction: job.read() for job in jobs.values()}
+    return summarise(out, records, data.directions("train"))
 
 
 def translate(
@@ -232,12 +197,14 @@ def translate(
     """Translate and score what is not scored yet."""
     used = {file for job in jobs for file in job.files if file.is_relative_to(data.path)}
     data.refuse_changed(str(file.relative_to(data.path)) for file in sorted(used))
-    todo = [job for job in jobs if not job.is_done()]
+    todo = [job for job in jobs if not job.read()]
     out = jobs[0].record.parent
     if len(todo) < len(jobs):
         say(f"already scored: {len(jobs) - len(todo)} of {len(jobs)} in {shown(out)}")
     if not todo:
         return
+    gpus = choose_devices(args.gpus, 1, 1, len(visible_gpus())).gpus
+    processes = gpus or args.processes or all_cores()
     out.mkdir(parents=True, exist_ok=True)
     (out / scores.SUMMARY).unlink(missing_ok=True)  # none of an interrupted evaluation
     model.make()
@@ -247,49 +214,18 @@ def translate(
         "updates": num_updates(load_checkpoint(model.path)),
         "beam": args.beam,
         "lenpen": args.lenpen,
-        "engine": args.engine,
-        "quantization": args.quantization,
         **made_now(),
     }
-    if args.engine != "fairseq":
-        facts["versions"] |= {args.engine: metadata.version(args.engine)}
-    gpus = choose_devices(args.gpus, 1, 1, len(visible_gpus())).gpus
-    cores = args.threads or all_cores()
-    alone = args.engine == "ctranslate2" and len(todo) == 1  # its threads share the weights
-    processes = gpus or args.processes or (1 if alone else cores)
-    threads = threads_of(processes, cores)
     say(
         f"model {shown(model.path)}, data {shown(data.path)}, {args.split} set:"
         f" {listed([job.direction for job in todo])}, {processes} at a time"
     )
-    load = loader(args, model, data, processes, threads, gpus)
-    # seconds to import; CTranslate2 needs none of it
-    preload = ("fairseq_deepnet.models",) if args.engine == "fairseq" else ()
-    translate_all(todo, facts, load, threads, processes, gpus, preload)
-    say(f"scores and hypotheses: {shown(out)}")
-
-
-def loader(
-    args: argparse.Namespace,
-    model: TrainedModel,
-    data: DataFolder,
-    processes: int,
-    threads: int,
-    gpus: int,
-) -> Callable[..., Engine]:
-    """Return a function of `cpu` that loads the engine in a process."""
-    if args.engine == "ctranslate2":
-        from fairseq_deepnet.tools.export.export import export  # imports all models
-
-        if data.is_moses:
-            raise ValueError(f"{shown(data.path)} contains Moses tokens; set ENGINE=fairseq")
-        exported = export(model, "ctranslate2", None, data.path, args.spm, args.quantization)
-        search = Search(args.beam, args.lenpen, batch_tokens=args.batch)
-        return functools.partial(CTranslate2Model, exported, search, threads=threads)
     batch = args.batch or batch_tokens(args.beam, model, processes, gpus)
     words = ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}", "--max-tokens", str(batch)]
     folder = BareFolder.of_tokens(data) if data.is_moses else data
-    return functools.partial(Translator, model.path, folder, [*words, *args.extra])
+    load = functools.partial(Translator, model.path, folder, [*words, *args.extra])
+    translate_all(todo, facts, load, threads_of(processes, all_cores()), processes, gpus)
+    say(f"scores and hypotheses: {shown(out)}")
 
 
 def batch_tokens(beam: int, model: TrainedModel, processes: int, gpus: int) -> int:

@@ -37,7 +37,7 @@ class OffTarget(NamedTuple):
 
 
 def letters(line: str) -> int:
-    """Count letters and the marks on them, a syllable or word character as three."""
+    """Count letters and combining marks; a syllable or word character counts as three."""
     points = [ord(letter) for letter in line if unicodedata.category(letter)[0] in "LM"]
     dense = sum(any(first <= point <= last for first, last in _DENSE) for point in points)
     return len(points) + 2 * dense

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import re
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet perplexity`."""
     parser.description = __doc__
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("target", nargs="?", type=Path, help="run or checkpoint (the newest run)")
-    parser.add_argument(
-        "extra", nargs="*", help="options of fairseq-eval-lm or fairseq-validate, after --"
-    )
+    parser.add_argument("target", type=Path, help="run or checkpoint")
+    extra = "options of fairseq-eval-lm or fairseq-validate, after --"
+    parser.add_argument("extra", nargs="*", help=extra)
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
     parser.add_argument("--split", default="test", help="part of the data (test)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
@@ -59,10 +57,9 @@ def run(args: argparse.Namespace) -> int:
     if not data.is_monolingual or not binarised.is_file():
         splits = ", ".join(data.record.get("lines") or ())
         raise ValueError(f"{shown(data.path)}: no {args.split} of one language, but {splits}")
-    folder = args.out or model.scores
     other = None if is_own_data(model, data.path) else data.path
     words = [args.split, model.path.stem, "perplexity"]
-    record = folder / f"{score_name(words, other)}.json"
+    record = (args.out or model.scores) / f"{score_name(words, other)}.json"
     request = {
         "checkpoints": [fingerprint(path) for path in model.sources],
         "data": {name: sha256(data.path / name) for name in (binarised.name, "dict.txt")},
@@ -71,9 +68,8 @@ def run(args: argparse.Namespace) -> int:
     }
     facts = record_of(record, request, "remove it to measure again")
     if facts is None:
-        say(f"model {shown(model.path)}, data {shown(data.path)}, {args.split} set")
         facts = measure(args, model, data, task) | {"request": request}
-        folder.mkdir(parents=True, exist_ok=True)
+        record.parent.mkdir(parents=True, exist_ok=True)
         write_record(record, facts)
     say(f"recorded: {shown(record)}")
     masked = f" masked ({100 * facts['mask_prob']:g} %)" if "mask_prob" in facts else ""
@@ -98,43 +94,32 @@ def measure(
     command += ["--distributed-world-size", "1", *(["--cpu"] if args.gpus == "0" else [])]
     if is_masked:  # with the masks and the seed of the training
         command += ["--valid-subset", args.split, "--log-format", "json"]
-        pattern = rf'"{args.split}_loss": "([\d.]+)"()'
+        pattern = rf'"{args.split}_loss": "([\d.]+)"'
     else:  # takes the shape of a sample from its command line
         command += ["--gen-subset", args.split, "--log-format", "none"]
         for name in ("sample_break_mode", "tokens_per_sample"):
             command += [f"--{name.replace('_', '-')}", str(task[name])]
         command += ["--add-bos-token"] if task.get("add_bos_token") else []
-        pattern = r"Evaluated ([\d,]+) tokens.*Loss \(base 2\): ([\d.]+), Perplexity: [\d.]+"
-    started = time.monotonic()
+        pattern = r"Loss \(base 2\): ([\d.]+), Perplexity: [\d.]+"
     command += args.extra
-    done = subprocess.run(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
-    match = re.search(pattern, done.stdout, re.DOTALL)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
+    match = re.search(pattern, output := f"{done.stdout}{done.stderr}")
     if done.returncode or match is None:
-        tail = done.stdout[-1000:].strip()
+        tail = output[-1000:].strip()
         raise ValueError(f"{command[0]} ended with status {done.returncode}: {tail}")
-    tokens = int(data.record["binarised"][args.split]["tokens"])
-    facts: dict[str, Any] = {}
+    bits, tokens = float(match[1]), int(data.record["binarised"][args.split]["tokens"])
     if is_masked:
-        bits = float(match[1])
         facts = {"mask_prob": task["mask_prob"], "seed": task["seed"]}
     else:
-        bits, recorded, tokens = float(match[2]), tokens, int(match[1].replace(",", ""))
-        if tokens != recorded and not args.extra:
+        evaluated = re.search(r"Evaluated ([\d,]+) tokens", output)
+        if not evaluated or int(evaluated[1].replace(",", "")) != tokens:
             raise ValueError(
-                f"fairseq-eval-lm read {tokens:,} of {recorded:,} tokens of {args.split}: it leaves"
+                f"fairseq-eval-lm did not read all {tokens:,} tokens of {args.split}: it leaves"
                 " out lines that are longer than the model's positions; split them"
             )
         text = read_lines(data.path / "text" / f"{args.split}.{data.languages[0]}")
         words = sum(count_words(line) + 1 for line in text)
-        per_word = 2 ** (bits * tokens / words) if tokens == recorded else None
-        facts = {"word_perplexity": per_word, "words": words}
+        facts = {"word_perplexity": 2 ** (bits * tokens / words), "words": words}
     return facts | {
         "bits": bits,
         "perplexity": 2**bits,
@@ -146,6 +131,5 @@ def measure(
         "split": args.split,
         "lines": data.lines(args.split),
         "data": shown(data.path),
-        "seconds": round(time.monotonic() - started, 1),
         **made_now(),
     }

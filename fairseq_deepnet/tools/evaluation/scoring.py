@@ -36,31 +36,25 @@ def tokenizer_of(target_language: str | None) -> str:
 
 @functools.cache
 def check_tokenizer(name: str) -> str:
-    """Return a tokenizer's name; ValueError for an unknown one and for missing files or packages.
+    """Return a tokenizer's name; ValueError if sacreBLEU cannot use it.
 
-    The sentencepiece model of spBLEU is taken from where sacreBLEU keeps it (the folder models/ in
-    SACREBLEU, by default ~/.sacrebleu), from the file that FLORES101_SPM or FLORES200_SPM names, or
-    downloaded. It is written whole: sacreBLEU trusts any file of that name.
+    sacreBLEU downloads the sentencepiece model of spBLEU to the folder models/ in SACREBLEU, by
+    default ~/.sacrebleu, unless it is there. FLORES101_SPM or FLORES200_SPM names a copy to use.
     """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
-    from sacrebleu.utils import SACREBLEU_DIR, download_file
+    from sacrebleu.utils import SACREBLEU_DIR
 
-    if name not in TOKENIZERS:
-        raise ValueError(f"no tokenizer {name!r}; choose from {', '.join(TOKENIZERS)}")
     remedy = "choose --tokenizer char (TOKENIZER)"
     try:
         if name in SENTENCEPIECE:
             url, own = SPM_MODELS[name]["url"], os.environ.get(SENTENCEPIECE[name])
             place = Path(SACREBLEU_DIR) / "models" / url.rpartition("/")[2]
-            remedy = f"set {SENTENCEPIECE[name]} to a copy of {url}, or put it at {place}"
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if own or not place.is_file():
+            remedy = f"set {SENTENCEPIECE[name]} to a copy of {url}"
+            if own:
+                place.parent.mkdir(parents=True, exist_ok=True)
                 with whole(place) as part:
-                    if own:
-                        shutil.copyfile(own, part)
-                    else:
-                        download_file(url, str(part))  # type: ignore[no-untyped-call]
+                    shutil.copyfile(own, part)
         BLEU(tokenize=name)
     except (RuntimeError, OSError, SystemExit) as error:
         reason = " ".join(str(error).split())

@@ -8,16 +8,15 @@ reader for each published layout yields pairs of text in this project's language
 from __future__ import annotations
 
 import hashlib
-import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, permutations
+from itertools import permutations
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import yaml
 
-from fairseq_deepnet.files import RESOURCES, whole_folder, write_json, write_text
-from fairseq_deepnet.records import read_record
+from fairseq_deepnet.files import RESOURCES, whole_folder, write_json
+from fairseq_deepnet.records import record_of
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.moses import detokenise
 from fairseq_deepnet.tools.corpora.published import opened
@@ -29,12 +28,11 @@ NO_TALK: Final = ("__NULL__", "_ _ NULL _ _", "")
 
 
 class ParallelText(NamedTuple):
-    """Both sides of a test set; `reversible` where it also serves the opposite direction."""
+    """Both sides of a test set."""
 
     direction: Direction
     source: list[str]
     target: list[str]
-    reversible: bool = True
 
 
 def read_raw(raw: Path, names: Sequence[str]) -> dict[str, list[str]]:
@@ -42,8 +40,6 @@ def read_raw(raw: Path, names: Sequence[str]) -> dict[str, list[str]]:
 
     Raises FileNotFoundError for missing files, ValueError for a damaged archive or text.
     """
-    if not raw.exists():
-        raise FileNotFoundError(f"there is no folder or archive {raw}")
     contents = dict[str, bytes]()
     for path in sorted(raw.rglob("*")) if raw.is_dir() else [raw]:
         if path.name.endswith(ARCHIVES):
@@ -64,69 +60,54 @@ def read_raw(raw: Path, names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def read_files(
-    raw: Path, definition: Mapping[str, Any], codes: Sequence[str]
+    raw: Path, content: Mapping[str, Any], codes: Sequence[str]
 ) -> Iterator[ParallelText]:
     """Read files that contain one side each, with names by `files` of the definition."""
-    called = {code: language(code).in_codes_of(definition["codes"]) for code in codes}
+    called = {code: language(code).in_codes_of(content["codes"]) for code in codes}
     names = {
-        pair: [definition["files"].format(pair="-".join(pair), side=called[code]) for code in pair]
-        for pair in combinations(sorted(codes), 2)
+        pair: [content["files"].format(pair="-".join(pair), side=called[code]) for code in pair]
+        for pair in permutations(sorted(codes), 2)
     }
     lines = read_raw(raw, sorted({name for sides in names.values() for name in sides}))
     for pair, (source, target) in names.items():
         yield ParallelText(Direction(*pair), lines[source], lines[target])
 
 
-def read_ted(
-    raw: Path, definition: Mapping[str, Any], codes: Sequence[str]
-) -> Iterator[ParallelText]:
+def read_ted(raw: Path, content: Mapping[str, Any], codes: Sequence[str]) -> Iterator[ParallelText]:
     """Read all_talks_SPLIT.tsv: a column per language, one sentence per row, tokenised as by Moses.
 
     A pair has the sentences that both languages have.
     """
-    name = f"all_talks_{definition['split']}.tsv"
+    name = f"all_talks_{content['split']}.tsv"
     header, *rows = (line.split("\t") for line in read_raw(raw, [name])[name])
     sides = {}
     for code in codes:
         column = header.index(language(code).ted or code)
         cells = (" ".join(row[column].split()) if column < len(row) else "" for row in rows)
         sides[code] = ["" if cell in NO_TALK else detokenise(cell, code) for cell in cells]
-    for pair in combinations(sorted(codes), 2):
+    for pair in permutations(sorted(codes), 2):
         both = [cells for cells in zip(*(sides[code] for code in pair), strict=True) if all(cells)]
         source, target = map(list, zip(*both, strict=True))
         yield ParallelText(Direction(*pair), source, target)
 
 
-def read_wmt(
-    raw: Path | None, definition: Mapping[str, Any], codes: Sequence[str]
-) -> Iterator[ParallelText]:
+def read_wmt(raw: None, content: Mapping[str, Any], codes: Sequence[str]) -> Iterator[ParallelText]:
     """Read sacreBLEU's own test sets, from its folder (SACREBLEU, or ~/.sacrebleu) or fetched."""
-    for code in sorted(set(codes) - {"en"}):
-        name = definition["test_sets"][code]
-        forth = _sacrebleu_set(name, Direction("en", code))
-        back = _sacrebleu_set(name, Direction(code, "en"))
-        if (forth.source, forth.target) == (back.target, back.source):
-            yield forth._replace(reversible=True)
-        else:
-            yield from (forth, back)
-
-
-def _sacrebleu_set(name: str, direction: Direction) -> ParallelText:
     import sacrebleu
 
-    test_set, pair = sacrebleu.DATASETS[name], str(direction)
-    try:
-        sources = list(test_set.source(pair))  # type: ignore[no-untyped-call]
-        every = test_set.references(pair)  # type: ignore[no-untyped-call]
-        references = [references[0].strip() for references in every]
-    except (OSError, EOFError, SystemExit, tarfile.TarError) as error:
-        command = f"sacrebleu -t {name} -l {pair} --echo src"
-        raise ValueError(f"{error}: run {command} elsewhere, and copy ~/.sacrebleu here") from error
-    return ParallelText(direction, sources, references, reversible=False)
+    for code in sorted(set(codes) - {"en"}):
+        test_set = sacrebleu.DATASETS[content["test_sets"][code]]
+        for direction in (Direction("en", code), Direction(code, "en")):
+            sources = list(test_set.source(str(direction)))  # type: ignore[no-untyped-call]
+            every = test_set.references(str(direction))  # type: ignore[no-untyped-call]
+            yield ParallelText(direction, sources, [references[0].strip() for references in every])
 
 
-_Reader = Callable[..., Iterator[ParallelText]]
-READERS: Final[dict[str, _Reader]] = {"files": read_files, "ted": read_ted, "wmt": read_wmt}
+READERS: Final[dict[str, Callable[..., Iterator[ParallelText]]]] = {
+    "files": read_files,
+    "ted": read_ted,
+    "wmt": read_wmt,
+}
 
 
 def sets() -> list[str]:
@@ -164,21 +145,18 @@ def write_set(
     """
     lines, written = dict[str, int](), dict[bytes, str]()
     for text in texts:
-        source, target = (called[code] for code in text.direction)
-        pair = f"{source}-{target}"
+        direction = Direction(*(called[code] for code in text.direction))
         if len(text.source) != len(text.target):
-            raise ValueError(f"{name} {pair}: {len(text.source)} and {len(text.target)} lines")
-        for side, sentences in ((source, text.source), (target, text.target)):
-            file = out / f"{name}.{pair}.{side}"
+            raise ValueError(f"{name} {direction}: {len(text.source)} and {len(text.target)} lines")
+        for side, sentences in zip(direction, text[1:], strict=True):
+            file = out / f"{name}.{direction}.{side}"
             content = "".join(f"{line}\n" for line in sentences).encode("utf-8")
             same = written.setdefault(hashlib.sha256(content).digest(), file.name)
             if same == file.name:
                 file.write_bytes(content)
             else:
                 file.symlink_to(same)
-        lines[pair] = len(text.source)
-        if text.reversible:
-            lines[f"{target}-{source}"] = len(text.source)
+        lines[str(direction)] = len(text.source)
     return lines
 
 
@@ -193,33 +171,27 @@ def make(name: str, raw: Path | None, out: Path, model: Sequence[str]) -> dict[s
     set, or `out` contains another set.
     """
     content = definition(name)
-    codes = content["languages"]
     known = {entry.code: own for own in model if (entry := find(own))}
-    called = {code: known[code] for code in codes if code in known}
+    called = {code: known[code] for code in content["languages"] if code in known}
     if not directions_of(content, list(called)):
         raise ValueError(f"the model knows no two languages that {name} is scored between")
     request = {"set": name, "languages": called, "raw": str(raw.resolve()) if raw else None}
-    record = out / "evaluation.json"
-    if record.is_file():
-        before = read_record(record, {"request": dict, "lines": dict}, "remove its folder")
-        if before["request"] == request:
-            return before
+    facts = record_of(out / "evaluation.json", request, "remove its folder")
+    if facts is not None:
+        return facts
     if out.exists():
-        raise ValueError(f"{out} exists and holds something else: remove it, or choose another OUT")
+        raise ValueError(f"{out} exists and contains something else: remove it, or choose another")
     if raw is None and content["reader"] != "wmt":
         raise ValueError(f"{name} needs RAW: deepnet download {content['download']}")
-    texts = READERS[content["reader"]](raw, content, list(called))
     with whole_folder(out) as part:
+        texts = READERS[content["reader"]](raw, content, list(called))
         lines = write_set(name, texts, called, part)
         facts = {
             "request": request,
-            "split": name,
             "tokenizer": content["tokenizer"],
-            "paper": content["paper"],
             "directions": len(lines),
             "of": content["directions"],
             "lines": lines,
         }
-        write_text(part / "directions.txt", "".join(f"{pair}\n" for pair in sorted(lines)))
         write_json(part / "evaluation.json", facts)
     return facts

@@ -124,7 +124,7 @@ def fold(weights: Mapping[str, Tensor], args: Namespace, scheme: ResidualScheme)
     if reason is not None:
         raise ValueError(
             f"a model of --residual-scheme {scheme.name} cannot become a stock Transformer:"
-            f" {reason}. Use it through fairseq with --user-dir (here: --engine fairseq);"
+            f" {reason}. Use it through fairseq with --user-dir;"
             f" schemes that can: {', '.join(foldable())}"
         )
     folded = Folded({name: weight for name, weight in weights.items() if not _LAYER.match(name)})

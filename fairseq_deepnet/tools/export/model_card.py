@@ -18,7 +18,7 @@ from fairseq_deepnet.tools.trained_model import TrainedModel
 
 
 def scores_of(model: TrainedModel) -> list[dict[str, Any]]:
-    """Return the test scores of exactly these checkpoints with fairseq's engine, sorted by name.
+    """Return the test scores of exactly these checkpoints, sorted by name.
 
     Checkpoints are compared by content. A score of many directions is their mean.
     """
@@ -32,7 +32,6 @@ def scores_of(model: TrainedModel) -> list[dict[str, Any]]:
         }
         for score in read_scores(model.scores.parent)
         if (score.facts.get("request") or {}).get("checkpoints") == checkpoints
-        and score.facts.get("engine", "fairseq") == "fairseq"
         and score.is_of_translations
         and score.name.startswith("test.")
     ]

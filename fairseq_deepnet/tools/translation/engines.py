@@ -24,7 +24,6 @@ from fairseq_deepnet.tools.export import AGAIN, BLANK, KEYS, MAX_LENGTH, NO_CTRA
 if TYPE_CHECKING:
     import torch
 
-ENGINES: Final = ("fairseq", "ctranslate2")
 BATCH: Final = 64
 """Sentences per batch, except for CTranslate2 on a CPU."""
 CPU_BATCH: Final = 16
@@ -32,9 +31,6 @@ CPU_BATCH: Final = 16
 cache (measured in docs/guides/serving.md, "How fast")."""
 WINDOW: Final = 1024
 """Lines per thread that are sorted by length together."""
-QUANTIZATION: Final = "int8"
-"""Of a run that is exported on the way: the fastest. BLEU changes by less than 0.1, and one
-sentence in ten is worded otherwise (measured in docs/guides/serving.md)."""
 NEVER: Final = [[BLANK]]
 """fairseq's <pad> by its name in an export, which both engines forbid in translations."""
 
@@ -47,14 +43,12 @@ class Search:
         lenpen: exponent of the length that a sum of log-probabilities is divided by.
         batch: sentences per batch; None: the best for the engine.
         nbest: translations of each sentence.
-        batch_tokens: source tokens per batch instead, padding included.
     """
 
     beam: int = 5
     lenpen: float = 1.0
     batch: int | None = None
     nbest: int = 1
-    batch_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.nbest <= self.beam:
@@ -201,21 +195,17 @@ class CTranslate2Model(Engine):
     Args:
         at_once: let the threads share a batch, which answers a single line soonest; otherwise each
             works on a batch of its own, which takes less time for many.
-        compute_type: type of the matrix products; as exported by default.
         cpu: ignore GPUs.
 
-    Raises ValueError without CTranslate2, for another folder or a damaged one, and for a type that
-    this machine cannot compute with.
+    Raises ValueError without CTranslate2, and for another folder or a damaged one.
     """
 
     def __init__(
         self,
         folder: Path,
         search: Search,
-        *,
         threads: int = 1,
         at_once: bool = False,
-        compute_type: str | None = None,
         cpu: bool = False,
     ) -> None:
         # an eighth faster with VNNI; without it, processors lower their clock for AVX-512
@@ -239,16 +229,12 @@ class CTranslate2Model(Engine):
         device = "cuda" if not cpu and ctranslate2.get_cuda_device_count() else "cpu"
         self.batch = search.batch or (CPU_BATCH if device == "cpu" else BATCH)
         share = at_once or device != "cpu"
-        try:
-            self.translator = ctranslate2.Translator(
-                str(folder),
-                device,
-                compute_type=compute_type or "default",
-                inter_threads=1 if share else threads,
-                intra_threads=threads if share else 1,
-            )
-        except (RuntimeError, ValueError) as error:
-            raise ValueError(f"{shown(folder)} cannot be loaded: {error}") from error
+        self.translator = ctranslate2.Translator(
+            str(folder),
+            device,
+            inter_threads=1 if share else threads,
+            intra_threads=threads if share else 1,
+        )
 
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
         """Return the search's best translations of each line with their scores."""
@@ -258,8 +244,7 @@ class CTranslate2Model(Engine):
         results = self.translator.translate_batch(
             [self._pieces(line, direction) for line in encoded],
             [prefix] * len(lines) if prefix else None,
-            max_batch_size=self.search.batch_tokens or self.batch,
-            batch_type="tokens" if self.search.batch_tokens else "examples",
+            max_batch_size=self.batch,
             beam_size=self.search.beam,
             length_penalty=self.search.lenpen,
             num_hypotheses=self.search.nbest,

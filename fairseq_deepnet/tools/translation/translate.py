@@ -1,8 +1,8 @@
 """`deepnet translate`: raw text in, text out, by a run, a checkpoint or an exported model.
 
 Reads files or standard input, one sentence per line, and writes a line for each, in the same order.
-Empty lines stay empty. Bytes that are not UTF-8 become U+FFFD, and the lines are counted at the
-end. With --out the file appears when it is complete; until then the translation is in FILE.part.
+Empty lines stay empty. Bytes that are not UTF-8 become U+FFFD. With --out the file appears when it
+is complete; until then the translation is in FILE.part.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from tqdm import tqdm
 
@@ -25,18 +25,12 @@ from fairseq_deepnet.tools.export import is_exported
 from fairseq_deepnet.tools.translation.engines import (
     BATCH,
     CPU_BATCH,
-    ENGINES,
-    QUANTIZATION,
     WINDOW,
     CTranslate2Model,
     Engine,
-    Hypothesis,
     Search,
     Translator,
 )
-
-if TYPE_CHECKING:
-    from fairseq_deepnet.tools.trained_model import TrainedModel
 
 STANDARD_INPUT: Final = Path("/dev/stdin")
 HALF: Final = ("bf16", "fp16")
@@ -47,51 +41,28 @@ def open_engine(args: argparse.Namespace) -> tuple[Engine, Direction, str]:
     """Load the model; return the engine, the direction, and a description.
 
     A folder of `deepnet export --to ctranslate2` runs on CTranslate2; a run or a checkpoint on
-    fairseq, or after an export on CTranslate2 where that is asked for.
+    fairseq.
 
     Raises FileNotFoundError for a missing model, ValueError for options that contradict it.
     """
-    search = Search(args.beam, args.lenpen, args.batch_sentences, args.nbest)
+    search = Search(args.beam, args.lenpen, args.batch_sentences, args.nbest or 1)
     half = [f"--{name}" for name in HALF if getattr(args, name)]
-    folder, compute_type = args.model, args.quantization
-    if is_exported(folder):
-        if args.engine == "fairseq" or args.data is not None or args.average:
-            raise ValueError(f"{shown(folder)} is exported for CTranslate2: name the run instead")
-    else:
-        from fairseq_deepnet.tools.export.export import export
-        from fairseq_deepnet.tools.trained_model import choose_model
-
-        model = choose_model(args.model, args.average)
-        if args.engine != "ctranslate2":
-            return _open_fairseq(args, model, search, half)
-        weights = args.quantization or QUANTIZATION
-        folder = export(model, "ctranslate2", None, args.data, args.spm, weights)
-        compute_type = None
-    if half:
-        raise ValueError(f"{half[0]} is fairseq's; ctranslate2 computes as --quantization says")
-    engine = CTranslate2Model(
-        folder,
-        search,
-        threads=args.threads,
-        at_once=args.window == 1,
-        compute_type=compute_type,
-        cpu=args.gpus == "0",
-    )
-    record = engine.record
-    only = None if engine.tokens else Direction(record["source"], record["target"])
-    direction = choose_direction(only, record["languages"], args.src, args.tgt)
-    return engine, direction, f"{shown(folder)}, ctranslate2 {record['quantization']}"
-
-
-def _open_fairseq(
-    args: argparse.Namespace, model: TrainedModel, search: Search, half: list[str]
-) -> tuple[Engine, Direction, str]:
+    if is_exported(args.model):
+        if args.data is not None or args.average or half:
+            raise ValueError(
+                f"{shown(args.model)} is exported: --data, --average, --bf16 and --fp16 need a run"
+            )
+        cpu, at_once = args.gpus == "0", args.window == 1
+        exported = CTranslate2Model(args.model, search, args.threads, at_once, cpu)
+        record = exported.record
+        only = None if exported.tokens else Direction(record["source"], record["target"])
+        direction = choose_direction(only, record["languages"], args.src, args.tgt)
+        return exported, direction, f"{shown(args.model)}, ctranslate2 {record['quantization']}"
     import torch
 
-    from fairseq_deepnet.tools.trained_model import find_data
+    from fairseq_deepnet.tools.trained_model import choose_model, find_data
 
-    if args.quantization:
-        raise ValueError("--quantization is CTranslate2's: add --engine ctranslate2")
+    model = choose_model(args.model, args.average)
     data = find_data(model, args.data, args.spm)
     if data.is_monolingual or data.is_moses:
         raise ValueError(f"{shown(data.path)} is not of language pairs and sentencepiece")
@@ -126,19 +97,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files = "raw text, plain or .gz (- or none: standard input)"
     parser.add_argument("files", nargs="*", type=Path, help=files)
     parser.add_argument("--out", type=Path, help="file of translations (standard output)")
-    engine = "fairseq for a run; ctranslate2 exports it first, once"
-    parser.add_argument("--engine", choices=ENGINES, help=engine)
     parser.add_argument("--src", help="source language of a model of many directions")
     parser.add_argument("--tgt", help="target language")
     parser.add_argument("--beam", type=int, default=5, help="beam size (5)")
     parser.add_argument("--lenpen", type=float, default=1.0, help="length penalty (1)")
     batch = f"sentences per batch ({BATCH}; of ctranslate2 on a CPU {CPU_BATCH})"
     parser.add_argument("--batch-sentences", type=int, help=batch)
-    parser.add_argument("--nbest", type=int, default=1, help="translations per line (1)")
-    parser.add_argument("--scores", action="store_true", help="score and tab before each line")
+    nbest = "translations per line, each with its number and score (one without these)"
+    parser.add_argument("--nbest", type=int, metavar="N", help=nbest)
     parser.add_argument("--threads", type=int, help="cores to use (all, or OMP_NUM_THREADS)")
-    quantization = f"ctranslate2: int8, float32 ... ({QUANTIZATION}, or as exported)"
-    parser.add_argument("--quantization", metavar="TYPE", help=quantization)
     precision = parser.add_mutually_exclusive_group()
     for name in HALF:
         precision.add_argument(f"--{name}", action="store_true", help=f"fairseq: {name} (fp32)")
@@ -154,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     """Translate all lines."""
     files = [STANDARD_INPUT if str(path) == "-" else path for path in args.files or ["-"]]
     for path in files:
-        if path.is_dir() or not path.exists():
+        if not path.exists():
             raise FileNotFoundError(f"there is no file {path}")
     if args.out is not None and args.out.resolve() in {path.resolve() for path in files}:
         raise ValueError(f"--out {args.out} is the input; choose another file")
@@ -163,36 +130,25 @@ def run(args: argparse.Namespace) -> int:
     args.window = args.window or (1 if is_typed else WINDOW * args.threads)
     engine, direction, description = open_engine(args)
     say(f"{direction}: {description}, threads: {args.threads}")
-    if is_typed:
-        say("one sentence per line; Ctrl-D ends")
-    replaced: list[str] = []
-    lines = read_text(files, replaced)
+    lines = (
+        decode(raw, path, number, "replace")
+        for path in files
+        for number, raw in enumerate(raw_lines(path), start=1)
+    )
     done, pause = 0, 1 if sys.stderr.isatty() else 10
     bar = tqdm(unit=" lines", mininterval=pause, delay=pause, disable=is_typed)
     with output(args.out) as stream, bar:
         for window in iter(lambda: list(itertools.islice(lines, args.window)), []):
-            results = engine.nbest(window, direction, args.nbest)
-            for line in formatted(results, done + 1, args.nbest, args.scores):
-                stream.write(f"{line}\n".encode())
+            for results in engine.nbest(window, direction, args.nbest or 1):
+                done += 1
+                for text, score in results:
+                    scored = f"{done}\t{score:.4f}\t" if args.nbest else ""
+                    stream.write(f"{scored}{text}\n".encode())
             stream.flush()
-            done += len(window)
             bar.update(len(window))
     if engine.cut:
         say(f"{engine.cut:,} lines were too long for the model, and cut")
-    if replaced:
-        say(f"{len(replaced):,} lines with U+FFFD for what is not UTF-8 (first: {replaced[0]})")
     return 0
-
-
-def read_text(files: Sequence[Path], replaced: list[str]) -> Iterator[str]:
-    """Yield lines with U+FFFD for bytes that are not UTF-8; `replaced` gets the lines' places."""
-    for path in files:
-        for number, raw in enumerate(raw_lines(path), start=1):
-            try:
-                yield decode(raw, path, number)
-            except ValueError:
-                replaced.append(f"{path}, line {number}")
-                yield decode(raw, path, number, "replace")
 
 
 @contextlib.contextmanager
@@ -205,15 +161,3 @@ def output(path: Path | None) -> Iterator[BinaryIO]:
     with naming(part), part.open("wb") as stream:
         yield stream
     part.replace(path)
-
-
-def formatted(
-    results: Sequence[list[Hypothesis]], first: int, nbest: int, scores: bool
-) -> Iterator[str]:
-    """Yield TEXT, SCORE tab TEXT, or NUMBER tab SCORE tab TEXT, with line numbers from `first`."""
-    for number, hypotheses in enumerate(results, first):
-        for text, score in hypotheses:
-            if nbest > 1:
-                yield f"{number}\t{score:.4f}\t{text}"
-            else:
-                yield f"{score:.4f}\t{text}" if scores else text
