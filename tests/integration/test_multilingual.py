@@ -36,7 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = [f"--table={place / 'pairs.tsv'}", f"--out={place / 'data'}"]
     assert cli.main(["preprocess", "pairs", *words, "--vocab-size=70", "--workers=1"]) == 0
     about = {"_name": MULTILINGUAL_TASK, "encoder_langtok": "tgt"}
-    make_trained_run(place / "run", place / "data", about=about, max_target_positions=24)
+    make_trained_run(place / "run", place / "data", about=about)
     return place / "run"
 
 
@@ -92,10 +92,11 @@ def test_ctranslate2_is_told_the_target_language_by_its_token(
     folder = DataFolder.open(run.parent / "data")
     out, checkpoint = tmp_path / "out", run / "checkpoints" / "checkpoint_best.pt"
     assert cli.main(["export", str(run), "--to", "ctranslate2", "--out", str(out)]) == 0
-    engine = CTranslate2Model(out, Search(beam=2), cpu=True)
+    engine = CTranslate2Model(out, Search(beam=1), cpu=True)
     tokens = {language: f"__{language}__" for language in ("en", "xx", "yy")}
     assert engine.tokens == {"source": "tgt", "target": False, "tokens": tokens}
-    translator = Translator(checkpoint, folder, ["--beam", "2"], cpu=True)
+    engine.longest = 6
+    translator = Translator(checkpoint, folder, ["--beam", "1", "--max-len-b", "6"], cpu=True)
     for name in ("en-xx", "en-yy", "yy-xx"):
         direction = Direction.parse(name)
         theirs = engine.translate(SENTENCES, direction)
