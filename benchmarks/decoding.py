@@ -110,10 +110,10 @@ def ours(setting: dict[str, Any]) -> Translate:
 def ctranslate2(setting: dict[str, Any]) -> Translate:
     """Load an exported folder."""
     from fairseq_deepnet.tools.corpora.folder import Direction
-    from fairseq_deepnet.tools.translation.engines import CTranslate2Model, Search
+    from fairseq_deepnet.tools.translation.engines import CTranslate2Model
 
-    search = Search(beam=setting["beam"], batch=setting["batch"])
-    model = CTranslate2Model(Path(setting["folder"]), search, threads=1, cpu=True)
+    folder, search = Path(setting["folder"]), {"beam": setting["beam"], "batch": setting["batch"]}
+    model = CTranslate2Model(folder, **search, threads=1, cpu=True)
     direction = Direction(setting["source"], setting["target"])
     return lambda lines: model.translate(lines, direction)
 

@@ -25,7 +25,7 @@ DOWNLOADS: Final = ROOT / "data" / "downloads"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet m2m`."""
-    parser.add_argument("--set", default="flores101", help=f"{', '.join(sets.sets())} (flores101)")
+    parser.add_argument("--set", default="flores101", choices=sets.sets(), help="(flores101)")
     raw = "its published folder or archive (data/downloads/CORPUS)"
     parser.add_argument("--raw", type=Path, help=raw)
     parser.add_argument("--text", type=Path, help="folder for the text to translate (OUT/text)")

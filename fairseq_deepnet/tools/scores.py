@@ -58,7 +58,7 @@ class Score:
     @property
     def of(self) -> str:
         """The text that was translated: a split of the data, or other text."""
-        split = self.facts.get("split") or SPLIT
+        split = self.facts["split"]
         if self.name.startswith(OTHER_TEXT):
             place = self.name.removeprefix(OTHER_TEXT).partition(f".{split}.")[0]
             return f"{split} text of the folder {place}"

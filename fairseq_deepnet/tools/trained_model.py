@@ -142,20 +142,13 @@ def _open_bare(model: TrainedModel, data: Path, spm: str) -> DataFolder:
         raise ValueError(f"--spm: {shown(data)} records its subword model itself; leave --spm out")
     task = task_options(model.sources[-1])
     languages = {key: str(task.get(f"{key}_lang") or "") for key in ("source", "target")}
-    for language in languages.values():
-        if not (data / f"dict.{language}.txt").is_file():
-            raise FileNotFoundError(
-                f"{data} has no dict.{language}.txt: name the folder of fairseq-preprocess with"
-                " --data FOLDER"
-            )
     return BareFolder(data, {**languages, "files": {}}, spm=None if spm == "none" else Path(spm))
 
 
 def _recorded_data(run: Path) -> dict[str, Any]:
     """Return the data of a run's training as environment.json records them; empty without it."""
     file = run / ENVIRONMENT
-    remedy = "copy it again, or remove it to go without what it records"
-    return (read_record(file, remedy=remedy).get("data") or {}) if file.is_file() else {}
+    return (read_record(file).get("data") or {}) if file.is_file() else {}
 
 
 def refuse_other_vocabulary(run: Path, data: Path) -> None:
@@ -166,9 +159,8 @@ def refuse_other_vocabulary(run: Path, data: Path) -> None:
             refuse_changed(data, recorded.get(key), recorded.get(key) or (), run / ENVIRONMENT)
     except ValueError as error:
         raise ValueError(
-            f"{shown(data)} has other words or subwords than those that {shown(run)} was trained"
-            f" with; give the run's own data, {recorded.get('folder')}, or data made with its"
-            f" dictionary ({error})"
+            f"{shown(data)} has other words or subwords than {recorded.get('folder')}, the data"
+            f" of {shown(run)}: {error}"
         ) from error
 
 
@@ -200,19 +192,17 @@ def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
     Raises ValueError for a model that was trained on one pair and a folder of many, or the reverse.
     """
     task = task_options(checkpoint)
-    many = task.get("_name") == MULTILINGUAL_TASK
-    if many != folder.is_multilingual:
-        kinds = ("one language pair", "many language pairs")
+    if (task.get("_name") == MULTILINGUAL_TASK) != folder.is_multilingual:
+        one, many = "one language pair", "many language pairs"
+        trained, there = (one, many) if folder.is_multilingual else (many, one)
         raise ValueError(
-            f"{checkpoint} was trained on {kinds[many]}, and {folder.path} holds"
-            f" {kinds[not many]}; set DATA=FOLDER"
+            f"{checkpoint} was trained on {trained}, and {folder.path} has {there}; set DATA=FOLDER"
         )
     words = [word for name, value in folder.task_options().items() for word in (f"--{name}", value)]
-    if many:
+    if folder.is_multilingual:
         words += ["--task", MULTILINGUAL_TASK]
         for name in _TOKEN_OPTIONS:
-            value = task.get(name.replace("-", "_"))
-            if value:
+            if value := task.get(name.replace("-", "_")):
                 words.append(f"--{name}" if value is True else f"--{name}={value}")
     return words
 
@@ -225,14 +215,13 @@ def last_checkpoints(folder: Path, count: int) -> list[Path]:
     by_updates = {num_updates(load_checkpoint(path)): path for path in periodic_checkpoints(folder)}
     if not 1 <= count <= len(by_updates):
         raise ValueError(
-            f"{folder} has {len(by_updates)} checkpoints of different updates, not {count}:"
-            f" average fewer (N={len(by_updates)} of average.sh, --last, --average), or train with"
-            " --keep-last-epochs or --save-interval-updates"
+            f"{folder} has {len(by_updates)} checkpoints of different updates, not {count}: average"
+            " fewer, or train with --keep-last-epochs or --save-interval-updates"
         )
     return [by_updates[updates] for updates in sorted(by_updates)[-count:]]
 
 
-def average_checkpoints(paths: Sequence[Path], output: Path) -> dict[str, Any]:
+def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
     """Average the checkpoints in `paths` (oldest first) and write the result to `output`.
 
     The result has the last one's configuration and number of updates, but no optimiser state:
@@ -242,57 +231,43 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> dict[str, Any]:
     states = [load_checkpoint(path, entire=True) for path in paths]
     for path, state in zip(paths, states, strict=True):
         refuse_not_finite(state, shown(path))
-        refuse_other_model(paths[0], states[0], path, state)
-    last = {key: value for key, value in states[-1].items() if key != "last_optimizer_state"}
+        _refuse_other_model(paths[0], states[0], path, state)
     model = average_weights([state["model"] for state in states])
-    averaged = {"last_optimizer_state": None, "averaged": [path.name for path in paths]}
-    result = last | {"model": model} | averaged
+    names = [path.name for path in paths]
     output.parent.mkdir(parents=True, exist_ok=True)
-    save_checkpoint(result, output)
-    return result
+    changes = {"model": model, "last_optimizer_state": None, "averaged": names}
+    save_checkpoint(states[-1] | changes, output)
 
 
-def refuse_other_model(
+def _refuse_other_model(
     first: Path, expected: dict[str, Any], path: Path, state: dict[str, Any]
 ) -> None:
     """Raise ValueError with the first difference unless two checkpoints are of one model."""
-    ours, theirs = (
-        {
-            **vars(model_arguments(content) or Namespace()),
-            **{name: tuple(tensor.shape) for name, tensor in content["model"].items()},
-        }
-        for content in (expected, state)
-    )
-    weights = expected["model"].keys() | state["model"].keys()
-    for key in sorted(ours.keys() | theirs.keys()):
-        is_decisive = key in weights or _SHAPES_THE_MODEL.fullmatch(key)
-        if is_decisive and ours.get(key) != theirs.get(key):
+    facts = []
+    for content in (expected, state):
+        options = vars(model_arguments(content) or Namespace()).items()
+        shaping = {key: value for key, value in options if _SHAPES_THE_MODEL.fullmatch(key)}
+        shapes = {name: tuple(tensor.shape) for name, tensor in content["model"].items()}
+        facts.append(shaping | shapes)
+    for key in sorted(facts[0].keys() | facts[1].keys()):
+        wanted, there = (entry.get(key) for entry in facts)
+        if wanted != there:
             raise ValueError(
-                f"{path} is another model than {first}: {key} is {theirs.get(key)!r}, not"
-                f" {ours.get(key)!r}"
+                f"{path} is another model than {first}: {key} is {there!r}, not {wanted!r}"
             )
 
 
 def average_weights(models: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Return the mean of each weight in its dtype, summed in float64; integers are the last's.
-
-    Tensors that share memory (tied ones) stay tied.
-    """
-    result: dict[str, torch.Tensor] = {}
-    done: dict[tuple[Any, ...], torch.Tensor] = {}
-    for name, first in models[0].items():
-        tensors = [model[name] for model in models]
-        place = tuple((tensor.data_ptr(), tensor.dtype, tensor.shape) for tensor in tensors)
-        if first.numel() == 0 or place not in done:
-            mean = tensors[-1].clone()
-            if first.is_floating_point():
-                total = torch.zeros(first.shape, dtype=torch.float64)
-                for tensor in tensors:
-                    total += tensor
-                mean = (total / len(tensors)).to(first.dtype)
-            done[place] = mean
-        result[name] = done[place]
-    return result
+    """Return the mean of each weight in its dtype, summed in float64; integers are the last's."""
+    means = {}
+    for name, last in models[-1].items():
+        means[name] = last.clone()
+        if last.is_floating_point():
+            total = torch.zeros(last.shape, dtype=torch.float64)
+            for model in models:
+                total += model[name]
+            means[name] = (total / len(models)).to(last.dtype)
+    return means
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ import torch
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, DataFolder, Direction
 from fairseq_deepnet.tools.translation import engines
-from fairseq_deepnet.tools.translation.engines import CTranslate2Model, Search, Translator
+from fairseq_deepnet.tools.translation.engines import CTranslate2Model, Translator
 from tests.support.runs import SENTENCES
 from tests.support.trained import make_trained_run
 
@@ -92,7 +92,7 @@ def test_ctranslate2_is_told_the_target_language_by_its_token(
     folder = DataFolder.open(run.parent / "data")
     out, checkpoint = tmp_path / "out", run / "checkpoints" / "checkpoint_best.pt"
     assert cli.main(["export", str(run), "--to", "ctranslate2", "--out", str(out)]) == 0
-    engine = CTranslate2Model(out, Search(beam=1), cpu=True)
+    engine = CTranslate2Model(out, beam=1, cpu=True)
     tokens = {language: f"__{language}__" for language in ("en", "xx", "yy")}
     assert engine.tokens == {"source": "tgt", "target": False, "tokens": tokens}
     engine.longest = 6

@@ -151,8 +151,6 @@ def test_a_damaged_export_is_refused(
     folder = shutil.copytree(exported, tmp_path / "model")
     (folder / "model.bin").write_bytes(b"broken")
     assert "model.bin differs from" in translate(folder, text).stderr
-    (folder / "export.json").unlink()
-    assert "deepnet export --to ctranslate2" in translate(folder, text).stderr
 
 
 @pytest.mark.parametrize(

@@ -59,17 +59,6 @@ def test_float16_is_summed_without_overflow_and_stays_float16(tmp_path: Path) ->
     assert torch.equal(weights, big)
 
 
-def test_tied_weights_stay_tied(tmp_path: Path) -> None:
-    paths = []
-    for index in range(2):
-        shared = torch.full((100, 100), float(index))
-        paths.append(write(tmp_path, index, embed=shared, output=shared))
-    average_checkpoints(paths, tmp_path / "a.pt")
-    model = load_checkpoint(tmp_path / "a.pt")["model"]
-    assert model["embed"].data_ptr() == model["output"].data_ptr()
-    assert model["output"][0, 0].item() == 0.5
-
-
 def test_the_last_ones_are_the_latest_by_updates_each_counted_once(tmp_path: Path) -> None:
     for updates in (20, 100, 3):
         write(tmp_path, updates, w=torch.ones(1))

@@ -116,7 +116,7 @@ SHORT = "Evaluated 29 tokens in 1s\nLoss (base 2): 3.0000, Perplexity: 8.00\n"
 @pytest.mark.parametrize(
     ("task", "words", "printed", "message"),
     [
-        ("translation", [], "", "which has no perplexity of text; run deepnet evaluate"),
+        ("translation", [], "", "is no language model; run deepnet evaluate"),
         ("language_modeling", ["--split=dev"], "", "no dev of one language, but test"),
         ("language_modeling", [], "nothing", "fairseq-eval-lm ended with status 0: nothing"),
         ("language_modeling", [], SHORT, "did not read all 30 tokens of test: it leaves out lines"),

@@ -137,7 +137,7 @@ def finish(job: Job, facts: dict[str, Any], lines: list[str], cut: int) -> dict[
     )
     if folder.is_moses:
         tokens = list(read_lines(folder.tokenised(job.options["split"], target)))
-        scores |= scoring.score_tokens(lines, tokens, folder.is_lowercase)
+        scores |= scoring.score_tokens(lines, tokens)
     if folder.is_multilingual:
         try:
             scores |= off_target.off_target_record(hypotheses, references, target, folder.languages)

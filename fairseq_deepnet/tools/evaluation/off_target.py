@@ -12,7 +12,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from fairseq_deepnet.tools import languages
 
@@ -20,20 +20,6 @@ MINIMUM_LETTERS: Final = 10
 """Lines with fewer letters are not counted: a name, a number or a single word may be any language.
 A Chinese character, kana or Korean syllable counts as three."""
 _DENSE: Final = ((0x3040, 0x30FF), (0x3400, 0x9FFF), (0xAC00, 0xD7A3), (0x20000, 0x323AF))
-
-
-class OffTarget(NamedTuple):
-    """Languages of the lines of a translation.
-
-    Args:
-        share: of the counted lines, those not in the target language, 0 to 1; None without lines.
-        counted: number of lines that are long enough.
-        by_language: number of them by language, most frequent first.
-    """
-
-    share: float | None
-    counted: int
-    by_language: dict[str, int]
 
 
 def letters(line: str) -> int:
@@ -61,15 +47,20 @@ def _labels(codes: Sequence[str]) -> dict[str, str]:
     return {language.langid: code for code, language in pairs if language and language.langid}
 
 
-def off_target(hypotheses: Sequence[str], target: str, candidates: Sequence[str]) -> OffTarget:
-    """Identify the language of every line among `candidates`, and count those not in `target`.
+def off_target(
+    hypotheses: Sequence[str], target: str, candidates: Sequence[str]
+) -> tuple[float | None, Counter[str]]:
+    """Identify the language of every line among `candidates`.
 
     Two codes that the identifier does not tell apart (nb and no, zh and zt) count as one language.
-    Nothing is counted for an unknown target. Raises ValueError without py3langid, or without a
-    second language.
+
+    Returns the share of the counted lines that are not in the target language, 0 to 1, None without
+    lines or for an unknown target; and the number of counted lines by language.
+
+    Raises ValueError without py3langid, or without a second language.
     """
     if not _labels([target]):
-        return OffTarget(None, 0, {})
+        return None, Counter()
     names = _labels([target, *candidates])
     if len(names) < 2:
         raise ValueError(f"there is no second language beside {target} among {candidates}")
@@ -77,21 +68,19 @@ def off_target(hypotheses: Sequence[str], target: str, candidates: Sequence[str]
     identifier.set_languages(sorted(names))
     long = [line for line in hypotheses if letters(line) >= MINIMUM_LETTERS]
     counts = Counter(names[identifier.classify(line)[0]] for line in long)
-    share = (len(long) - counts[target]) / len(long) if long else None
-    return OffTarget(share, len(long), dict(counts.most_common()))
+    return (1 - counts[target] / len(long) if long else None), counts
 
 
 def off_target_record(
     hypotheses: Sequence[str], references: Sequence[str], target: str, candidates: Sequence[str]
 ) -> dict[str, Any]:
     """Return the keys of a direction's JSON: the rate, its floor, counts, and a signature."""
-    share, counted, by_language = off_target(hypotheses, target, candidates)
-    floor = off_target(references, target, candidates).share
+    share, counts = off_target(hypotheses, target, candidates)
+    floor, _ = off_target(references, target, candidates)
     version, labels = metadata.version("py3langid"), sorted(_labels([*candidates, target]))
     return {
         "off_target": None if share is None else round(share, 4),
         "off_target_floor": None if floor is None else round(floor, 4),
-        "off_target_counted": counted,
-        "off_target_languages": by_language,
+        "off_target_languages": dict(counts.most_common()),
         "off_target_signature": f"py3langid:{version}|min:{MINIMUM_LETTERS}|{','.join(labels)}",
     }

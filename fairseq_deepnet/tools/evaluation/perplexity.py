@@ -31,8 +31,6 @@ from fairseq_deepnet.tools.trained_model import (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet perplexity`."""
-    parser.description = __doc__
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("target", type=Path, help="run or checkpoint")
     extra = "options of fairseq-eval-lm or fairseq-validate, after --"
     parser.add_argument("extra", nargs="*", help=extra)
@@ -41,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
     parser.add_argument("--batch", type=int, default=4000, help="tokens per batch (4000)")
     parser.add_argument("--gpus", default="all", help="0 is the CPU; else one GPU, if any (all)")
-    parser.add_argument("--out", type=Path, help="folder of the scores (scores/ in the run)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,8 +47,7 @@ def run(args: argparse.Namespace) -> int:
     task = task_options(model.sources[-1])
     task["_name"] = task.get("_name") or task.get("task")
     if task["_name"] not in MONOLINGUAL_TASKS:
-        problem = f"{shown(model.path)} was trained on the task {task['_name']}"
-        raise ValueError(f"{problem}, which has no perplexity of text; run deepnet evaluate")
+        raise ValueError(f"{shown(model.path)} is no language model; run deepnet evaluate")
     data = find_data(model, args.data)
     binarised = data.path / f"{args.split}.bin"
     if not data.is_monolingual or not binarised.is_file():
@@ -59,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"{shown(data.path)}: no {args.split} of one language, but {splits}")
     other = None if is_own_data(model, data.path) else data.path
     words = [args.split, model.path.stem, "perplexity"]
-    record = (args.out or model.scores) / f"{score_name(words, other)}.json"
+    record = model.scores / f"{score_name(words, other)}.json"
     request = {
         "checkpoints": [fingerprint(path) for path in model.sources],
         "data": {name: sha256(data.path / name) for name in (binarised.name, "dict.txt")},
@@ -124,12 +120,10 @@ def measure(
         "bits": bits,
         "perplexity": 2**bits,
         "tokens": tokens,
-        "task": task["_name"],
         "model": shown(model.path),
         "averaged": model.averaged,
         "updates": num_updates(load_checkpoint(model.path)),
         "split": args.split,
         "lines": data.lines(args.split),
-        "data": shown(data.path),
         **made_now(),
     }

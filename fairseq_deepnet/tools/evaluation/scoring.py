@@ -39,26 +39,25 @@ def check_tokenizer(name: str) -> str:
     """Return a tokenizer's name; ValueError if sacreBLEU cannot use it.
 
     sacreBLEU downloads the sentencepiece model of spBLEU to the folder models/ in SACREBLEU, by
-    default ~/.sacrebleu, unless it is there. FLORES101_SPM or FLORES200_SPM names a copy to use.
+    default ~/.sacrebleu, unless FLORES101_SPM or FLORES200_SPM names a copy.
     """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
     from sacrebleu.utils import SACREBLEU_DIR
 
-    remedy = "choose --tokenizer char (TOKENIZER)"
+    variable, remedy = SENTENCEPIECE.get(name, ""), "choose --tokenizer char (TOKENIZER)"
     try:
-        if name in SENTENCEPIECE:
-            url, own = SPM_MODELS[name]["url"], os.environ.get(SENTENCEPIECE[name])
-            place = Path(SACREBLEU_DIR) / "models" / url.rpartition("/")[2]
-            remedy = f"set {SENTENCEPIECE[name]} to a copy of {url}"
-            if own:
+        if variable:
+            url = SPM_MODELS[name]["url"]
+            remedy = f"set {variable} to a copy of {url}"
+            if own := os.environ.get(variable):
+                place = Path(SACREBLEU_DIR) / "models" / url.rpartition("/")[2]
                 place.parent.mkdir(parents=True, exist_ok=True)
                 with whole(place) as part:
                     shutil.copyfile(own, part)
         BLEU(tokenize=name)
     except (RuntimeError, OSError, SystemExit) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"the tokenizer {name} cannot be used ({reason}): {remedy}") from error
+        raise ValueError(f"the tokenizer {name} cannot be used ({error}): {remedy}") from error
     return name
 
 
@@ -77,8 +76,8 @@ def score(
         tokenizer: BLEU's tokenizer for any language (one of TOKENIZERS).
         lowercase: count words that differ in case only as the same.
 
-    Raises ValueError for lists that are empty or not of the same length, and for a tokenizer with
-    missing files or packages.
+    Raises ValueError for lists that are empty or not of the same length, and for a tokenizer that
+    sacreBLEU cannot use.
     """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
@@ -100,9 +99,7 @@ def score(
     }
 
 
-def score_tokens(
-    pieces: Sequence[str], references: Sequence[str], lowercase: bool
-) -> dict[str, Any]:
+def score_tokens(pieces: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
     """Return BLEU of Moses tokens as they are, as `fairseq-generate --remove-bpe` prints it.
 
     fairseq's recipes and many papers report it. It depends on the tokeniser, on lower case and on
@@ -111,22 +108,14 @@ def score_tokens(
     Args:
         pieces: hypotheses, subwords joined by spaces.
         references: tokens joined by spaces, as in DATA/tokenised.
-        lowercase: True if the tokens are in lower case; noted in the result, changes nothing.
-
-    Raises ValueError for lists of different lengths.
     """
     from sacrebleu.metrics.bleu import BLEU
 
-    if len(pieces) != len(references):
-        raise ValueError(f"{len(pieces)} hypotheses for {len(references)} tokenised references")
     # fairseq smooths nothing and takes text between spaces for a word
     bleu = BLEU(tokenize="none", smooth_method="none", force=True)
     result = bleu.corpus_score([remove_bpe(line) for line in pieces], [references])
-    return {
-        TOKENISED: round(result.score, 4),
-        f"{TOKENISED}_signature": str(bleu.get_signature()),
-        f"{TOKENISED}_lowercase": lowercase,
-    }
+    signature = str(bleu.get_signature())
+    return {TOKENISED: round(result.score, 4), f"{TOKENISED}_signature": signature}
 
 
 def numbers(scores: Mapping[str, Any]) -> str:

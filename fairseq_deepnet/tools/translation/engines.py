@@ -6,23 +6,17 @@ neither torch nor fairseq, which take seconds to import: only `Translator` impor
 
 from __future__ import annotations
 
-import ast
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from fairseq_deepnet import records
-from fairseq_deepnet.files import shown
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, load_model
 from fairseq_deepnet.tools.corpora.text import is_blank
 from fairseq_deepnet.tools.export import AGAIN, BLANK, KEYS, MAX_LENGTH, NO_CTRANSLATE2, RECORD
-
-if TYPE_CHECKING:
-    import torch
 
 BATCH: Final = 64
 """Sentences per batch, except for CTranslate2 on a CPU."""
@@ -33,26 +27,6 @@ WINDOW: Final = 1024
 """Lines per thread that are sorted by length together."""
 NEVER: Final = [[BLANK]]
 """fairseq's <pad> by its name in an export, which both engines forbid in translations."""
-
-
-@dataclass(frozen=True)
-class Search:
-    """Settings of the beam search.
-
-    Args:
-        lenpen: exponent of the length that a sum of log-probabilities is divided by.
-        batch: sentences per batch; None: the best for the engine.
-        nbest: translations of each sentence.
-    """
-
-    beam: int = 5
-    lenpen: float = 1.0
-    batch: int | None = None
-    nbest: int = 1
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.nbest <= self.beam:
-            raise ValueError(f"--nbest {self.nbest} of a beam of {self.beam}: 1 to --beam")
 
 
 class Hypothesis(NamedTuple):
@@ -115,11 +89,7 @@ class Translator(Engine):
         with quiet():
             self.config = parse_generation([*words, *arguments])
             self.task = tasks.setup_task(self.config.task)
-            self.models, _ = checkpoint_utils.load_model_ensemble(
-                [str(checkpoint)],
-                task=self.task,
-                arg_overrides=ast.literal_eval(self.config.common_eval.model_overrides),
-            )
+            self.models, _ = checkpoint_utils.load_model_ensemble([str(checkpoint)], task=self.task)
         self.cuda = torch.cuda.is_available() and not cpu
         for model in self.models:
             if self.config.common.fp16:
@@ -160,26 +130,23 @@ class Translator(Engine):
                 result[number] = list(map(Hypothesis, texts, scores))
         return result
 
-    def _tokens(self, line: str) -> torch.Tensor:
-        import torch
-
-        limit = self.max_positions[0] - 1  # a language token may join it
-        encode = self.task.source_dictionary.encode_line
-        tokens: torch.Tensor = encode(line, add_if_not_exist=False).long()
-        if len(tokens) > limit:
-            self.cut += 1
-            tokens = torch.cat([tokens[: limit - 1], tokens[-1:]])
-        return tokens
-
     def _batches(self, lines: Sequence[str], language: str) -> Iterator[dict[str, Any]]:
         """Yield the lines in batches, the shortest first; "id" has their numbers."""
+        import torch
+
         from fairseq_deepnet.tools.fairseq_options import quiet
 
-        tokens = [self._tokens(line) for line in self.folder.encode(lines, language)]
-        lengths = [len(line) for line in tokens]
+        limit = self.max_positions[0] - 1  # a language token may join it
+        encode, sentences = self.task.source_dictionary.encode_line, []
+        for line in self.folder.encode(lines, language):
+            tokens = encode(line, add_if_not_exist=False).long()
+            if len(tokens) > limit:
+                self.cut += 1
+                tokens = torch.cat([tokens[: limit - 1], tokens[-1:]])
+            sentences.append(tokens)
         with quiet():
             iterator = self.task.get_batch_iterator(
-                dataset=self.task.build_dataset_for_inference(tokens, lengths),
+                dataset=self.task.build_dataset_for_inference(sentences, list(map(len, sentences))),
                 max_tokens=self.config.dataset.max_tokens,
                 max_sentences=self.config.dataset.batch_size,
                 max_positions=self.max_positions,
@@ -193,6 +160,8 @@ class CTranslate2Model(Engine):
     """A folder of `deepnet export --to ctranslate2`.
 
     Args:
+        batch: sentences per batch; by default the best for the device.
+        nbest: translations of each sentence.
         at_once: let the threads share a batch, which answers a single line soonest; otherwise each
             works on a batch of its own, which takes less time for many.
         cpu: ignore GPUs.
@@ -203,7 +172,10 @@ class CTranslate2Model(Engine):
     def __init__(
         self,
         folder: Path,
-        search: Search,
+        beam: int = 5,
+        lenpen: float = 1.0,
+        batch: int | None = None,
+        nbest: int = 1,
         threads: int = 1,
         at_once: bool = False,
         cpu: bool = False,
@@ -216,8 +188,10 @@ class CTranslate2Model(Engine):
             import ctranslate2
         except ModuleNotFoundError as error:
             raise ValueError(NO_CTRANSLATE2) from error
-        self.record = _read_export(folder)
-        self.search = search
+        self.record = records.read_record(folder / RECORD, KEYS, AGAIN)
+        files = self.record.get("files") or {}
+        records.refuse_changed(folder, files, files, folder / RECORD)
+        self.search = {"beam_size": beam, "length_penalty": lenpen, "num_hypotheses": nbest}
         self.tokens: dict[str, Any] = self.record.get("language_tokens") or {}
         self.models = {
             language: load_model(folder / name)
@@ -227,7 +201,7 @@ class CTranslate2Model(Engine):
         self.limit = longest_source - 2  # </s>, and a language token
         self.longest = min(MAX_LENGTH, longest_target - 1)  # as fairseq; the target prefix counts
         device = "cuda" if not cpu and ctranslate2.get_cuda_device_count() else "cpu"
-        self.batch = search.batch or (CPU_BATCH if device == "cpu" else BATCH)
+        self.batch = batch or (CPU_BATCH if device == "cpu" else BATCH)
         share = at_once or device != "cpu"
         self.translator = ctranslate2.Translator(
             str(folder),
@@ -245,9 +219,7 @@ class CTranslate2Model(Engine):
             [self._pieces(line, direction) for line in encoded],
             [prefix] * len(lines) if prefix else None,
             max_batch_size=self.batch,
-            beam_size=self.search.beam,
-            length_penalty=self.search.lenpen,
-            num_hypotheses=self.search.nbest,
+            **self.search,
             return_scores=True,
             suppress_sequences=NEVER,
             max_input_length=0,  # `_pieces` cuts, and counts what it cuts
@@ -272,13 +244,3 @@ class CTranslate2Model(Engine):
             language = direction.source if named == "src" else direction.target
             pieces = [self.tokens["tokens"][language], *pieces]
         return pieces
-
-
-def _read_export(folder: Path) -> dict[str, Any]:
-    """Return the record of an export; ValueError for another folder or a damaged one."""
-    if not (folder / RECORD).is_file():
-        raise ValueError(f"{shown(folder)} has no {RECORD}; run deepnet export --to ctranslate2")
-    record = records.read_record(folder / RECORD, KEYS, AGAIN)
-    files = record.get("files") or {}
-    records.refuse_changed(folder, files, files, folder / RECORD)
-    return record

@@ -2,7 +2,7 @@
 
 Reads files or standard input, one sentence per line, and writes a line for each, in the same order.
 Empty lines stay empty. Bytes that are not UTF-8 become U+FFFD. With --out the file appears when it
-is complete; until then the translation is in FILE.part.
+is complete.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import BinaryIO, Final
 
 from tqdm import tqdm
 
-from fairseq_deepnet.files import naming, say, shown
+from fairseq_deepnet.files import say, shown, whole
 from fairseq_deepnet.tools import devices
 from fairseq_deepnet.tools.corpora.folder import SPM_HELP, Direction
 from fairseq_deepnet.tools.corpora.text import decode, raw_lines
@@ -28,7 +28,6 @@ from fairseq_deepnet.tools.translation.engines import (
     WINDOW,
     CTranslate2Model,
     Engine,
-    Search,
     Translator,
 )
 
@@ -45,15 +44,21 @@ def open_engine(args: argparse.Namespace) -> tuple[Engine, Direction, str]:
 
     Raises FileNotFoundError for a missing model, ValueError for options that contradict it.
     """
-    search = Search(args.beam, args.lenpen, args.batch_sentences, args.nbest or 1)
+    batch, nbest = args.batch_sentences, args.nbest or 1
+    if not 1 <= nbest <= args.beam:
+        raise ValueError(f"--nbest {nbest} of a beam of {args.beam}: 1 to --beam")
     half = [f"--{name}" for name in HALF if getattr(args, name)]
     if is_exported(args.model):
         if args.data is not None or args.average or half:
             raise ValueError(
                 f"{shown(args.model)} is exported: --data, --average, --bf16 and --fp16 need a run"
             )
-        cpu, at_once = args.gpus == "0", args.window == 1
-        exported = CTranslate2Model(args.model, search, args.threads, at_once, cpu)
+        search, cpu, at_once = (
+            (args.beam, args.lenpen, batch, nbest),
+            args.gpus == "0",
+            args.window == 1,
+        )
+        exported = CTranslate2Model(args.model, *search, args.threads, at_once, cpu)
         record = exported.record
         only = None if exported.tokens else Direction(record["source"], record["target"])
         direction = choose_direction(only, record["languages"], args.src, args.tgt)
@@ -70,8 +75,8 @@ def open_engine(args: argparse.Namespace) -> tuple[Engine, Direction, str]:
     only = None if data.is_multilingual else Direction(*data.languages)
     direction = choose_direction(only, data.languages, args.src, args.tgt)
     torch.set_num_threads(args.threads)
-    options = ["--beam", str(search.beam), "--lenpen", f"{search.lenpen:g}", *half]
-    options += ["--batch-size", str(search.batch or BATCH), "--nbest", str(search.nbest)]
+    options = ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}", *half]
+    options += ["--batch-size", str(batch or BATCH), "--nbest", str(nbest)]
     translator = Translator(model.path, data, options, cpu=args.gpus == "0")
     return translator, direction, f"{shown(model.path)}, fairseq"
 
@@ -153,11 +158,9 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def output(path: Path | None) -> Iterator[BinaryIO]:
-    """Yield standard output, or FILE.part, which is renamed to FILE once it is complete."""
+    """Yield standard output, or a file that gets its name once it is complete."""
     if path is None:
         yield sys.stdout.buffer
         return
-    part = path.with_name(f"{path.name}.part")
-    with naming(part), part.open("wb") as stream:
+    with whole(path) as part, part.open("wb") as stream:
         yield stream
-    part.replace(path)
