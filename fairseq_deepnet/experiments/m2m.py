@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.files import ROOT, say, shown
+from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.evaluation import evaluate, sets
-from fairseq_deepnet.tools.evaluation.directions import Summary, number
+from fairseq_deepnet.tools.evaluation.directions import number
+from fairseq_deepnet.tools.scores import SUMMARY
 from fairseq_deepnet.tools.tables import markdown
 from fairseq_deepnet.tools.trained_model import choose_model, find_data
 
@@ -34,35 +37,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Translate and score a test set, and print its table."""
-    evaluate.refuse_options(args)
     content = sets.definition(args.set)
     raw = raw_files(args.raw, content.get("download"))
     model = choose_model(args.target, args.average)
     data = find_data(model, args.data)
     args.split, args.out = args.set, args.out or model.scores / args.set
     args.text = args.text or args.out / "text"
-    name = evaluate.score_name(args, model.path.stem)
     args.tokenizer = args.tokenizer or content["tokenizer"]
-    facts = sets.make(args.set, raw, args.text, data.languages)
+    lines = sets.make(args.set, raw, args.text, data.languages)
     say(
-        f"{args.set}: {facts['directions']:,} of {facts['of']:,} directions,"
-        f" {sum(facts['lines'].values()):,} lines of text: {shown(args.text)}"
+        f"{args.set}: {len(lines):,} of {content['directions']:,} directions,"
+        f" {sum(lines.values()):,} lines of text: {shown(args.text)}"
     )
-    summary = evaluate.score_directions(args, model, data, name)
-    print(f"{summary.text}\n\n{beside_paper(summary, content['paper'])}")
+    folder, text = evaluate.score(args)
+    averages = read_record(folder / SUMMARY)["averages"]
+    print(f"{text}\n\n{beside_paper(averages['all'], content['paper'])}")
     return 0
 
 
-def beside_paper(summary: Summary, column: str) -> str:
+def beside_paper(ours: Mapping[str, Any], column: str) -> str:
     """Return our average below the paper's numbers; it states if directions are missing."""
     table = paper.table("table3")
-    ours = next(average for average in summary.averages if average.name == "all")
     rows = [[f"{table.source}, BLEU", column]]
     rows += [[label, str(table.value(key, column))] for key, label in table.names.items()]
     note = ""
-    if ours.present != DIRECTIONS[column]:
-        note = f" (over {ours.present:,} of {DIRECTIONS[column]:,} directions)"
-    rows.append(["this model", f"{number(ours.means['bleu'])}{note}"])
+    if ours["directions"] != DIRECTIONS[column]:
+        note = f" (over {ours['directions']:,} of {DIRECTIONS[column]:,} directions)"
+    rows.append(["this model", f"{number(ours['bleu'])}{note}"])
     return f"{markdown(rows)}\n\nThe paper's numbers: {table.metric}."
 
 

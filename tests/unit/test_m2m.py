@@ -11,7 +11,7 @@ import pytest
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.evaluation import evaluate
-from fairseq_deepnet.tools.evaluation.directions import Summary, summarise
+from fairseq_deepnet.tools.evaluation.directions import summarise
 from tests.support.evaluation_sets import flores101
 
 SCORE = {"bleu": 12.0, "chrf": 30.0, "lines": 3, "bleu_signature": "tok:flores101"}
@@ -42,10 +42,11 @@ def test_a_set_goes_from_its_published_files_to_the_table(
 ) -> None:
     asked: list[Namespace] = []
 
-    def score_directions(args: Namespace, model: object, data: object, name: str) -> Summary:
+    def score_directions(args: Namespace, model: object, data: object, folder: Path) -> str:
         asked.append(args)
-        assert name == "flores101.checkpoint_best.beam5.lenpen1.max-len-b50"
-        folder = args.out / name
+        assert folder.name.endswith(
+            "flores101.checkpoint_best.beam5.lenpen1.max-len-b50.tok-flores101"
+        )
         folder.mkdir(parents=True)
         pairs = {path.name.split(".")[1] for path in args.text.glob("flores101.*")}
         scored = [args.directions] if args.directions else pairs

@@ -19,7 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from tqdm import tqdm
 
@@ -39,7 +39,7 @@ ENGLISH: Final = "en"
 SHARES: Final = ("off_target", "off_target_floor")
 """Share of lines in another language than the target's, 0 to 1; and the same of the reference,
 which is the identifier's error."""
-_SEARCH: Final = ("split", "beam", "lenpen", "averaged", "updates")
+_SEARCH: Final = ("split", "beam", "lenpen", "averaged", "updates", "request")
 """Facts that a summary takes from its directions."""
 _GROUPS: Final = ("X-En", "En-X", "all supervised", "zero-shot", "all")
 
@@ -220,30 +220,10 @@ def translate_all(
             raise
 
 
-class GroupAverage(NamedTuple):
-    """Means of METRICS and SHARES over the scored directions of a group.
-
-    Args:
-        present, expected: number of the group's directions that are scored, and of all.
-    """
-
-    name: str
-    present: int
-    expected: int
-    means: dict[str, float | None]
-
-
-class Summary(NamedTuple):
-    """A text for people, and the averages."""
-
-    text: str
-    averages: list[GroupAverage]
-
-
 def summarise(
     folder: Path, records: Mapping[Direction, dict[str, Any]], trained: Sequence[Direction]
-) -> Summary:
-    """Average the scores of directions; write table.md and summary.json.
+) -> str:
+    """Average the scores of directions; write table.md and summary.json, and return the table.
 
     Args:
         records: of all directions, empty for those without a score; at least one has a score.
@@ -256,19 +236,18 @@ def summarise(
         groups[direction] = ["all", "all supervised" if direction in trained else "zero-shot"]
         if ENGLISH in direction and direction in trained:  # as in the paper's Table 2
             groups[direction].append("X-En" if direction.target == ENGLISH else "En-X")
-    averages = []
+    averages: dict[str, dict[str, Any]] = {}
+    rows: list[tuple[str, str, Mapping[str, Any]]] = []
     for group in _GROUPS:
         members = [record for name, record in records.items() if group in groups[name]]
-        means: dict[str, float | None] = {}
-        for key in (*METRICS, *SHARES):
-            values = [record[key] for record in members if record.get(key) is not None]
-            means[key] = round(fmean(values), 4) if values else None
         if members:
-            averages.append(GroupAverage(group, sum(map(bool, members)), len(members), means))
-    rows: list[tuple[str, str, Mapping[str, Any]]] = [
-        (name, f"{count}" if count == of else f"{count} of {of} !", means)
-        for name, count, of, means in averages
-    ]
+            count, expected = sum(map(bool, members)), len(members)
+            averages[group] = {"directions": count, "expected": expected}
+            for key in (*METRICS, *SHARES):
+                values = [record[key] for record in members if record.get(key) is not None]
+                averages[group][key] = round(fmean(values), 4) if values else None
+            size = f"{count}" if count == expected else f"{count} of {expected} !"
+            rows.append((group, size, averages[group]))
     for direction, record in records.items():
         star = "" if direction in trained else "*"
         rows.append((f"{direction}{star}", "1" if record else "?", record))
@@ -286,7 +265,7 @@ def summarise(
             f"\n\n{text}"
         )
     write_text(folder / "table.md", f"{text}\n")
-    bleu = {item.name: item.means["bleu"] for item in averages}
+    bleu = {name: means["bleu"] for name, means in averages.items()}
     summary = {key: present[0].get(key) for key in _SEARCH} | {
         "x-en": bleu.get("X-En"),
         "en-x": bleu.get("En-X"),
@@ -296,15 +275,11 @@ def summarise(
         "expected": len(records),
         "missing": list(map(str, missing)),
         "lines": sum(record["lines"] for record in present),
-        "averages": {
-            name: {"directions": count, "expected": of, **means}
-            for name, count, of, means in averages
-        },
+        "averages": averages,
         "bleu_signature": "; ".join(sorted(signatures)),
-        "request": present[0].get("request"),
     }
     write_record(folder / SUMMARY, summary)
-    return Summary(text, averages)
+    return text
 
 
 def number(value: float | None, percent: bool = False) -> str:

@@ -27,7 +27,7 @@ from fairseq_deepnet.tools.devices import (
     visible_gpus,
 )
 from fairseq_deepnet.tools.evaluation import scoring
-from fairseq_deepnet.tools.evaluation.directions import Job, Summary, summarise, translate_all
+from fairseq_deepnet.tools.evaluation.directions import Job, summarise, translate_all
 from fairseq_deepnet.tools.tables import listed
 from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model, find_data, is_own_data
 from fairseq_deepnet.tools.translation.engines import Translator
@@ -90,10 +90,12 @@ def score(args: argparse.Namespace) -> tuple[Path, str]:
     text = args.text
     if text is None and args.data is not None and not is_own_data(model, data.path):
         text = data.path
-    name = score_name(args, model.path.stem, text)
+    words = [args.split, model.path.stem, f"beam{args.beam}", f"lenpen{args.lenpen:g}"]
+    words += [scores.option_words(args.extra), f"tok-{args.tokenizer}" if args.tokenizer else ""]
+    name = scores.score_name(words, text)
     out = args.out or model.scores
     if data.is_multilingual or args.text:
-        return out / name, score_directions(args, model, data, name).text
+        return out / name, score_directions(args, model, data, out / name)
     (job,) = jobs = create_jobs(args, model, data, out, name)
     translate(args, model, data, jobs)
     facts = job.read()
@@ -114,13 +116,6 @@ def refuse_options(args: argparse.Namespace) -> None:
     for word in args.extra:
         if word.partition("=")[0] in _SET_HERE:
             raise ValueError(f"{word}: use an option of deepnet evaluate; subwords are joined here")
-
-
-def score_name(args: argparse.Namespace, checkpoint: str, text: Path | None = None) -> str:
-    """Return the name of a score by a checkpoint, of `text` if that is not the data's own."""
-    words = [args.split, checkpoint, f"beam{args.beam}", f"lenpen{args.lenpen:g}"]
-    words += [scores.option_words(args.extra), f"tok-{args.tokenizer}" if args.tokenizer else ""]
-    return scores.score_name(words, text)
 
 
 def find_texts(
@@ -177,10 +172,9 @@ def create_jobs(
 
 
 def score_directions(
-    args: argparse.Namespace, model: TrainedModel, data: DataFolder, name: str
-) -> Summary:
-    """Score the directions of a split or a folder of text, and average all that have a score."""
-    out = (args.out or model.scores) / name
+    args: argparse.Namespace, model: TrainedModel, data: DataFolder, out: Path
+) -> str:
+    """Score the directions of a split or a folder of text; return the table of all scores."""
     jobs = {str(job.direction): job for job in create_jobs(args, model, data, out)}
     names = [name for name in args.directions.split(",") if name] or list(jobs)
     if missing := [name for name in names if name not in jobs]:

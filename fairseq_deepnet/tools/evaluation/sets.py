@@ -23,6 +23,7 @@ from fairseq_deepnet.tools.corpora.published import opened
 from fairseq_deepnet.tools.languages import find, language
 
 FOLDER: Final = RESOURCES / "configs" / "evaluation"
+RECORD: Final = "evaluation.json"
 ARCHIVES: Final = (".tar.gz", ".tgz", ".tar")
 NO_TALK: Final = ("__NULL__", "_ _ NULL _ _", "")
 
@@ -95,7 +96,7 @@ def read_wmt(raw: None, content: Mapping[str, Any], codes: Sequence[str]) -> Ite
     """Read sacreBLEU's own test sets, from its folder (SACREBLEU, or ~/.sacrebleu) or fetched."""
     import sacrebleu
 
-    for code in sorted(set(codes) - {"en"}):
+    for code in sorted(set(codes) - {"en"}) if "en" in codes else ():
         test_set = sacrebleu.DATASETS[content["test_sets"][code]]
         for direction in (Direction("en", code), Direction(code, "en")):
             sources = list(test_set.source(str(direction)))  # type: ignore[no-untyped-call]
@@ -119,12 +120,6 @@ def definition(name: str) -> dict[str, Any]:
     """Return the definition of one of `sets`."""
     content: dict[str, Any] = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     return content
-
-
-def directions_of(content: Mapping[str, Any], codes: Sequence[str]) -> list[Direction]:
-    """Return all directions between `codes` that a set is scored in."""
-    every = [Direction(*pair) for pair in permutations(codes, 2)]
-    return every if content["pairs"] == "every" else [pair for pair in every if "en" in pair]
 
 
 def write_set(
@@ -151,38 +146,29 @@ def write_set(
     return lines
 
 
-def make(name: str, raw: Path | None, out: Path, model: Sequence[str]) -> dict[str, Any]:
+def make(name: str, raw: Path | None, out: Path, model: Sequence[str]) -> dict[str, int]:
     """Write the folder `out`, complete or not at all; a second call does nothing.
 
     Args:
-        raw: folder or archive of the published set; sacreBLEU has that of WMT itself.
+        raw: folder or archive of the published set; None for that of WMT, which sacreBLEU has.
         model: languages of the model, in its own codes.
 
-    Returns the content of evaluation.json. Raises ValueError where the model has no pair of the
-    set, or `out` contains another set.
+    Returns direction -> lines. Raises ValueError where the model has no pair of the set, or `out`
+    contains another set.
     """
     content = definition(name)
     known = {entry.code: own for own in model if (entry := find(own))}
     called = {code: known[code] for code in content["languages"] if code in known}
-    if not directions_of(content, list(called)):
-        raise ValueError(f"the model knows no two languages that {name} is scored between")
     request = {"set": name, "languages": called, "raw": str(raw.resolve()) if raw else None}
-    facts = record_of(out / "evaluation.json", request, "remove its folder")
+    facts = record_of(out / RECORD, request, "remove its folder")
     if facts is not None:
-        return facts
+        return dict(facts["lines"])
     if out.exists():
         raise ValueError(f"{out} exists and contains something else: remove it, or choose another")
-    if raw is None and content["reader"] != "wmt":
-        raise ValueError(f"{name} needs RAW: deepnet download {content['download']}")
     with whole_folder(out) as part:
         texts = READERS[content["reader"]](raw, content, list(called))
         lines = write_set(name, texts, called, part)
-        facts = {
-            "request": request,
-            "tokenizer": content["tokenizer"],
-            "directions": len(lines),
-            "of": content["directions"],
-            "lines": lines,
-        }
-        write_json(part / "evaluation.json", facts)
-    return facts
+        if not lines:
+            raise ValueError(f"the model knows no two languages that {name} is scored between")
+        write_json(part / RECORD, {"request": request, "lines": lines})
+    return lines
