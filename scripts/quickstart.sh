@@ -16,7 +16,6 @@
 #   DATA      data folder (data/sample.de-en)
 #   OUT       folder of the results (runs/quickstart, plus DEPTH, SEED and UPDATES if they differ)
 #   GPUS      0: CPU; 1: one model after the other on one GPU; 2: a GPU for each (all visible GPUs)
-#   THREADS   CPU threads of each of the two runs (half of the cores)
 #   DRY_RUN   1: print the commands and end (0)
 #
 # Example: DEPTH=6 bash scripts/quickstart.sh

@@ -8,31 +8,26 @@ A definition is a YAML file in configs/sweeps/ with these keys:
     config      config of the runs, a name in configs/
     options     fairseq-train options of every cell; `recipe.KEY` sets a key of the recipe
     cell        pattern of cell names: "{scheme}_{depth}l"
-    factors     name -> {set, values | schemes [, others] [, tiny]}; cells are all combinations
-    settings    factor -> value -> options of the cells with that value
+    factors     name -> {set, values}; cells are all combinations of values
+    settings    factor -> value -> further options of the cells with that value
     score       options of `deepnet evaluate` in capitals (BEAM: 4), and options of
                 fairseq-generate; false: cells are not scored
 
-`set` of a factor is an option, a list of options, or a mapping from options to the multiple of the
-value that they take. `schemes: TABLE` selects the registered residual schemes of a published table,
-`schemes: [NAME, ...]` those of a list, and `others: true` adds all other registered schemes. `tiny`
-replaces `values` in a rehearsal. PRECISION, in options or settings, is an option of `deepnet
-train`.
+`set` of a factor is an option or a list of options that take the value; without it, `settings`
+lists the options of every value. `values: schemes` selects all registered residual schemes.
+PRECISION, in options or settings, is an option of `deepnet train`.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import fnmatch
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
-
-import yaml
 
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.files import inside_project, shown
@@ -43,65 +38,16 @@ from fairseq_deepnet.tools.tables import listed
 from fairseq_deepnet.tools.training import launch
 
 FOLDER: Final = CONFIG_FOLDER / "sweeps"
-_PANEL: Final = {"config", "options", "cell", "factors", "settings", "score"}
-_FACTOR: Final = {"set", "values", "schemes", "others", "tiny"}
+_KEYS: Final = {"config", "options", "cell", "factors", "settings", "score"}
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _NOTHING: Final[Mapping[str, Value]] = MappingProxyType({})
 _TRAIN_WORDS: Final = {"PRECISION"}
 _SCORE_WORDS: Final = {
-    *("SPLIT", "BEAM", "LENPEN", "AVERAGE", "BATCH", "DIRECTIONS"),
-    *("TEXT", "TOKENIZER"),
+    *("SPLIT", "BEAM", "LENPEN", "AVERAGE", "BATCH", "DIRECTIONS", "TEXT", "TOKENIZER")
 }
 """Options of `deepnet train` and `deepnet evaluate` that a definition may set."""
-TINY: Final[dict[str, Value]] = {
-    **{"encoder-embed-dim": 16, "encoder-ffn-embed-dim": 16, "encoder-attention-heads": 2},
-    **{"decoder-embed-dim": 16, "decoder-ffn-embed-dim": 16, "decoder-attention-heads": 2},
-    **{"max-update": 2, "validate-interval-updates": 1, "save-interval-updates": 1},
-    **{"max-tokens": 256, "recipe.global-batch-tokens": 256, "log-interval": 1, "num-workers": 0},
-}
-"""Options of a rehearsal, unless a factor sets them."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Factor:
-    """An axis of a panel.
-
-    Args:
-        sets: option -> multiple of the value that it takes; with 1, values may be words
-        tiny: values in a rehearsal
-    """
-
-    name: str
-    sets: dict[str, Fraction]
-    values: tuple[Value, ...]
-    tiny: tuple[Value, ...]
-
-    def options(self, value: Value) -> dict[str, Value]:
-        """Return the options that a value sets; raise ValueError if a multiple is not whole."""
-        options: dict[str, Value] = {}
-        for option, multiple in self.sets.items():
-            product = value if multiple == 1 else multiple * Fraction(str(value))
-            if isinstance(product, Fraction) and product.denominator != 1:
-                raise ValueError(f"{self.name}={value}: {option} would be {float(product):g}")
-            options[option] = int(product) if isinstance(product, Fraction) else product
-        return options
-
-
-@dataclasses.dataclass(frozen=True)
-class Panel:
-    """Cells that share a config: all combinations of the values of its factors.
-
-    `forced` options come from the command line and override options and settings.
-    """
-
-    name: str
-    config: str
-    cell: str
-    factors: tuple[Factor, ...]
-    options: dict[str, Value]
-    settings: dict[str, dict[str, dict[str, Value]]]
-    score: dict[str, str] | None
-    forced: dict[str, Value] = dataclasses.field(default_factory=dict)
+Panel = dict[str, Any]
+"""The keys of a panel, with the defaults of the top level."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,26 +56,7 @@ class Sweep:
 
     name: str
     title: str
-    panels: tuple[Panel, ...]
-
-    @property
-    def factors(self) -> list[Factor]:
-        """Factors of all panels."""
-        return [factor for panel in self.panels for factor in panel.factors]
-
-    def with_config(self, config: str) -> Sweep:
-        """Return the sweep with another config for all cells."""
-        panels = tuple(dataclasses.replace(panel, config=config) for panel in self.panels)
-        return dataclasses.replace(self, panels=panels)
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Place in a panel: the key of each factor's value, and the seed."""
-
-    panel: str
-    values: dict[str, str]
-    seed: int
+    panels: dict[str, Panel]
 
 
 @dataclasses.dataclass
@@ -138,35 +65,33 @@ class Cell:
 
     Args:
         name: name of its run folder
-        options: fairseq-train options (and `recipe.KEY`) that override the panel's config
+        options: fairseq-train options (and `recipe.KEY`) that override the config
         train: options of `deepnet train`, in capitals
-        score: options of `deepnet evaluate`, in capitals, and of fairseq-generate; None: not scored
-        places: places with these settings, which share the run
+        score: arguments of `deepnet evaluate`; None: not scored
+        places: panel, values of its factors and seed; cells with equal settings share a run
     """
 
     name: str
-    panel: Panel
+    config: str
     options: dict[str, Value]
     train: dict[str, str]
-    score: dict[str, str] | None
-    places: list[Place]
+    score: list[str] | None
+    places: list[dict[str, Any]]
 
     def resolve(self) -> configs.Config:
         """Return the complete config of the run."""
-        overrides = []
-        for key, value in self.options.items():
-            text = yaml.safe_dump(value, default_flow_style=True, width=10**6)
-            text = text.removesuffix("...\n").strip()
-            overrides.append(f"{key}={text}")
-        return configs.load_config(self.panel.config, overrides)
+        config = configs.load_config(self.config)
+        options = {key: value for key, value in self.options.items() if key[:7] != "recipe."}
+        recipe = {key[7:]: value for key, value in self.options.items() if key[:7] == "recipe."}
+        configs.override(config, {**options, "recipe": recipe}, self.name)
+        return config
 
     def settings(self) -> dict[str, str]:
         """Return all settings that affect the numbers of the run, in a canonical spelling."""
         config = self.resolve()
-        options = in_stock_names(config.options)
         settings = {
             key: paper.key(value)
-            for key, value in options.items()
+            for key, value in in_stock_names(config.options).items()
             if key.replace("-", "_") not in HARMLESS
         }
         if "data" in config.recipe:
@@ -177,131 +102,65 @@ class Cell:
         return settings | self.train
 
     def differences(self) -> dict[str, str]:
-        """Return all options that differ from the panel's config."""
-        config = configs.load_config(self.panel.config)
+        """Return all options that differ from the config."""
+        config = configs.load_config(self.config)
         base = config.options | {f"recipe.{key}": value for key, value in config.recipe.items()}
-        differing = {
-            key: paper.key(value)
-            for key, value in self.options.items()
-            if paper.key(base.get(key)) != paper.key(value)
-        }
+        keys = {key: paper.key(value) for key, value in self.options.items()}
+        differing = {key: new for key, new in keys.items() if paper.key(base.get(key)) != new}
         return differing | self.train
-
-    def scoring(self) -> list[str] | None:
-        """Return the arguments of `deepnet evaluate` after the run; None if it is not scored."""
-        if self.score is None:
-            return None
-        options: list[str] = []
-        generation: list[str] = []
-        for key, value in self.score.items():
-            words = options if key.isupper() else generation
-            words += [f"--{key.lower()}", value]
-        return [*options, "--", *generation] if generation else options
-
-    def share(self, other: Cell) -> bool:
-        """Merge a cell with the same settings; return False if the two are scored differently."""
-        if None not in (self.score, other.score) and self.score != other.score:
-            return False
-        self.places += other.places
-        self.score = other.score if self.score is None else self.score
-        return True
-
-
-# Reading a definition.
-
-
-def find_sweep(name: str) -> Path:
-    """Return the file of a sweep given as a path or as a name in configs/sweeps/."""
-    for candidate in (inside_project(name), FOLDER / name, FOLDER / f"{name}.yaml"):
-        if candidate.is_file():
-            return candidate
-    names = ", ".join(sorted(path.stem for path in FOLDER.glob("*.yaml"))) or "none"
-    raise FileNotFoundError(f"no sweep {name!r}: not a file, and configs/sweeps/ holds {names}")
 
 
 def load_sweep(name: str) -> Sweep:
-    """Read and check a definition; ValueError names the file and the wrong key."""
-    path = find_sweep(name)
+    """Read a definition, a path or a name in configs/sweeps/; ValueError names file and key."""
+    path = configs.find_config(name, FOLDER)
     content = configs.read_yaml(path, "sweep", "key: value")
-    is_ours = path.resolve().parent == FOLDER.resolve()
+    title = str(content.pop("title", path.stem))
+    parts = content.pop("panels", None) or {"main": {}}
     try:
-        _check_keys(content, {"title", "panels"} | _PANEL, "")
-        common = {key: value for key, value in content.items() if key in _PANEL}
-        parts = content.get("panels") or {"main": {}}
-        panels = tuple(_panel(str(part), common, own or {}) for part, own in parts.items())
-    except (ValueError, TypeError, AttributeError) as error:
+        panels = {str(part): _panel(content, own or {}) for part, own in parts.items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
-    title = str(content.get("title", path.stem))
+    is_ours = path.resolve().parent == FOLDER.resolve()
     return Sweep(path.stem if is_ours else shown(path), title, panels)
 
 
-def _check_keys(content: dict[str, Any], allowed: set[str], place: str) -> None:
-    for key in content:
-        if key not in allowed:
-            raise ValueError(f"{place}unknown key {key!r}; known are {', '.join(sorted(allowed))}")
+def _panel(common: Panel, own: Panel) -> Panel:
+    panel: Panel = {"settings": {}, "score": {}} | common | own
+    panel["options"] = {**common.get("options", {}), **own.get("options", {})}
+    if wrong := panel.keys() ^ _KEYS:
+        expected = ", ".join(sorted(_KEYS))
+        raise ValueError(f"missing or unknown: {', '.join(sorted(wrong))}; the keys are {expected}")
+    if unknown := panel["settings"].keys() - panel["factors"].keys():
+        raise ValueError(f"settings: there is no factor {', '.join(unknown)}")
+    panel["settings"] = {
+        factor: {paper.key(value): dict(options) for value, options in by_value.items()}
+        for factor, by_value in panel["settings"].items()
+    }
+    panel["factors"] = {name: _factor(name, f) for name, f in panel["factors"].items()}
+    return panel
 
 
-def _panel(name: str, common: dict[str, Any], own: dict[str, Any]) -> Panel:
-    place = f"panels: {name}: " if own else ""
-    _check_keys(own, _PANEL, place)
-    content = common | own
-    for key in ("config", "cell", "factors"):
-        if key not in content:
-            raise ValueError(f"{place}{key} is missing")
-    settings = content.get("settings") or {}
-    for factor in settings:
-        if factor not in content["factors"]:
-            raise ValueError(f"{place}settings: there is no factor {factor!r}")
-    score = content.get("score", {})
-    return Panel(
-        name=name,
-        config=str(content["config"]),
-        cell=str(content["cell"]),
-        factors=tuple(_factor(key, value, place) for key, value in content["factors"].items()),
-        options={**common.get("options", {}), **own.get("options", {})},
-        settings={
-            factor: {paper.key(value): dict(options) for value, options in by_value.items()}
-            for factor, by_value in settings.items()
-        },
-        score=None if score is False else {key: str(value) for key, value in score.items()},
-    )
+def _factor(name: str, content: dict[str, Any]) -> dict[str, Any]:
+    from fairseq_deepnet.schemes import SCHEMES  # loads torch
+
+    sets, values = content.get("set", []), content.get("values")
+    values = list(SCHEMES) if values == "schemes" else values
+    if content.keys() - {"set", "values"} or not values or not isinstance(values, list):
+        raise ValueError(f"factors: {name}: a list `values` is expected, and `set`")
+    return {"set": [sets] if isinstance(sets, str) else sets, "values": values}
 
 
-def _factor(name: str, content: dict[str, Any], place: str) -> Factor:
-    place = f"{place}factors: {name}: "
-    _check_keys(content, _FACTOR, place)
-    sets = content.get("set")
-    if isinstance(sets, str | list):
-        sets = dict.fromkeys([sets] if isinstance(sets, str) else sets, 1)
-    if not sets or not isinstance(sets, dict):
-        raise ValueError(f"{place}set: an option, a list of options, or option: multiple")
-    if ("values" in content) == ("schemes" in content):
-        raise ValueError(f"{place}either values or schemes is expected")
-    values = content.get("values") or _schemes(content["schemes"], bool(content.get("others")))
-    multiples = {option: Fraction(str(multiple)) for option, multiple in sets.items()}
-    return Factor(name, multiples, tuple(values), tuple(content.get("tiny") or values))
+def _options_of(panel: Panel, factor: str, value: Value) -> dict[str, Value]:
+    """Return the options that a value of a factor sets."""
+    if sets := panel["factors"][factor]["set"]:
+        return dict.fromkeys(sets, value)
+    settings: dict[str, dict[str, Value]] = panel["settings"].get(factor, {})
+    if paper.key(value) not in settings:
+        raise ValueError(f"{factor}={value} is unknown; choose from {', '.join(settings)}")
+    return settings[paper.key(value)]
 
 
-def _schemes(wanted: str | list[str], others: bool) -> list[str]:
-    """Return the registered schemes of a published table or a list, then the others."""
-    from fairseq_deepnet.schemes import SCHEMES, scheme_class  # loads torch
-
-    if isinstance(wanted, str):
-        names = list(paper.table(wanted).rows)
-    else:
-        names = wanted
-        for name in set(names) - set(paper.table("table1").rows):
-            scheme_class(name)  # refuses a scheme that is neither registered nor the paper's
-    known = [name for name in names if name in SCHEMES]
-    return known + [name for name in SCHEMES if others and name not in known]
-
-
-# From a definition and a command line to cells.
-
-
-def override(
-    sweep: Sweep, words: Sequence[str], tiny: bool = False, forced: Mapping[str, Value] = _NOTHING
-) -> Sweep:
+def override(sweep: Sweep, words: Sequence[str], forced: Mapping[str, Value] = _NOTHING) -> Sweep:
     """Return a sweep changed by `key=value` arguments.
 
     The name of a factor replaces its values (`depth=6,18`); in panels without the factor, a single
@@ -310,111 +169,102 @@ def override(
     of every cell. Raises ValueError for an option that a factor sets.
 
     Args:
-        tiny: a rehearsal
         forced: further options of every cell
     """
-    factors = {factor.name for factor in sweep.factors}
-    values: dict[str, tuple[Value, ...]] = {}
-    options = {**(TINY if tiny else {}), **forced}
-    score: dict[str, str] = {}
-    is_scored: bool | None = None
+    panels = copy.deepcopy(sweep.panels)
+    owners = {factor: panel for panel in sweep.panels.values() for factor in panel["factors"]}
+    for panel in panels.values():
+        panel["forced"] = dict(forced)
     for word in words:
         key, value = configs.parse_override(word)
-        if key in factors:
-            texts = word.partition("=")[2].split(",")
-            values[key] = tuple(configs.parse_value(text) for text in texts if text.strip())
-            if not values[key]:
-                raise ValueError(f"{word!r}: {key} is a factor of {sweep.name}: give it values")
-        elif key == "score":
-            if not isinstance(value, bool):
-                raise ValueError(f"{word!r}: score is true or false; score.BEAM=4 sets an option")
-            is_scored = value
-        elif key == "seed":
+        values = [configs.parse_value(text) for text in str(value).split(",")]
+        if key == "score" and not isinstance(value, bool):
+            raise ValueError(f"{word!r}: score is true or false; score.BEAM=4 sets an option")
+        if key == "seed":
             raise ValueError(f"{word!r}: SEEDS={value} (--seeds {value}) chooses the seeds")
-        elif key.startswith("score."):
-            score[key.removeprefix("score.")] = str(value)
-        elif all(any(key in factor.sets for factor in panel.factors) for panel in sweep.panels):
-            name = next(factor.name for factor in sweep.factors if key in factor.sets)
-            raise ValueError(f"{word!r}: the factor {name} sets {key}; use {name}=VALUES")
-        else:
-            options[key] = value
+        if key not in owners and all(key in _set_by_factors(panel) for panel in panels.values()):
+            raise ValueError(f"{word!r}: a factor sets {key}; the factors are {', '.join(owners)}")
+        for panel in panels.values():
+            if key in panel["factors"]:
+                panel["factors"][key]["values"] = values
+            elif key in owners:
+                own = _options_of(owners[key], key, values[0]) if len(values) == 1 else {}
+                panel["forced"] |= own
+            elif key == "score":
+                panel["score"] = (panel["score"] or {}) if value else False
+            elif not key.startswith("score."):
+                panel["forced"][key] = value
+            elif panel["score"] is not False:
+                panel["score"][key.removeprefix("score.")] = value
+    return dataclasses.replace(sweep, panels=panels)
 
-    def changed(panel: Panel) -> Panel:
-        scored = panel.score if is_scored is None else (panel.score or {}) if is_scored else None
-        if scored is not None:
-            scored = {k: v for k, v in scored.items() if not tiny or k != "AVERAGE"} | score
-        own = tuple(
-            dataclasses.replace(f, values=values.get(f.name, f.tiny if tiny else f.values))
-            for f in panel.factors
-        )
-        names = {factor.name for factor in own}
-        single: dict[str, Value] = {}
-        for factor in sweep.factors:
-            if factor.name not in names and len(values.get(factor.name, ())) == 1:
-                single |= factor.options(values[factor.name][0])
-        return dataclasses.replace(panel, factors=own, forced=options | single, score=scored)
 
-    return dataclasses.replace(sweep, panels=tuple(map(changed, sweep.panels)))
+def _set_by_factors(panel: Panel) -> set[str]:
+    firsts = ((name, factor["values"][0]) for name, factor in panel["factors"].items())
+    return {option for name, value in firsts for option in _options_of(panel, name, value)}
 
 
 def expand(sweep: Sweep, seeds: Sequence[int] = (1,)) -> list[Cell]:
     """Return the cells in the order of the definition; equal settings share one cell.
 
-    A shared cell is scored if one of its panels is. Raises ValueError for an unregistered scheme,
-    for two cells with one name, and for names that are not valid for a folder.
+    Raises ValueError for an unregistered scheme, for two cells with one name, for an option that a
+    file may not set, and for names that are not valid for a folder.
     """
-    from fairseq_deepnet.schemes import scheme_class  # loads torch
-
     cells: dict[str, Cell] = {}
-    seen: dict[str, list[Cell]] = {}
-    for panel in sweep.panels:
-        for factor in panel.factors:
-            if "residual-scheme" in factor.sets:
-                for value in factor.values:
-                    scheme_class(str(value))
-        combinations = list(itertools.product(*(factor.values for factor in panel.factors)))
-        for seed, values in itertools.product(seeds, combinations):
-            cell = _cell(panel, values, seed)
-            alike = seen.setdefault(repr(sorted(cell.settings().items())), [])
-            if any(other.share(cell) for other in alike):
-                continue
-            if cell.name in cells:
-                raise ValueError(
-                    f"{sweep.name}: two cells are called {cell.name}: name every factor in "
-                    f"`cell: {panel.cell}`"
-                )
-            cells[cell.name] = cell
-            alike.append(cell)
+    by_settings: dict[str, Cell] = {}
+    for name, panel in sweep.panels.items():
+        values = (factor["values"] for factor in panel["factors"].values())
+        for seed, *combination in itertools.product(seeds, *values):
+            chosen = dict(zip(panel["factors"], combination, strict=True))
+            try:
+                cell = _cell(name, panel, chosen, seed)
+            except (KeyError, ValueError) as error:
+                raise ValueError(f"{sweep.name}: {name}: {error}") from error
+            same = by_settings.setdefault(repr((sorted(cell.settings().items()), cell.score)), cell)
+            if same is not cell:
+                same.places += cell.places
+            elif cells.setdefault(cell.name, cell) is not cell:
+                raise ValueError(f"{sweep.name}: two cells are called {cell.name}")
     return list(cells.values())
 
 
-def _cell(panel: Panel, values: Sequence[Value], seed: int) -> Cell:
-    keys: dict[str, str] = {}
-    from_factors: dict[str, Value] = {}
-    settings: dict[str, Any] = {}
-    for factor, value in zip(panel.factors, values, strict=True):
-        key = keys[factor.name] = paper.key(value)
-        from_factors |= factor.options(value)
-        settings |= panel.settings.get(factor.name, {}).get(key, {})
-    try:
-        name = panel.cell.format(**keys) + (f".seed{seed}" if seed != 1 else "")
-    except KeyError as error:
-        raise ValueError(f"cell: {panel.cell}: there is no factor {error}") from error
+def _cell(panel_name: str, panel: Panel, chosen: dict[str, Value], seed: int) -> Cell:
+    from fairseq_deepnet.schemes import scheme_class  # loads torch
+
+    keys = {factor: paper.key(value) for factor, value in chosen.items()}
+    name = panel["cell"].format(**keys) + (f".seed{seed}" if seed != 1 else "")
     if not _NAME.fullmatch(name):
         raise ValueError(f"cell: {name!r} is no name of a folder")
-    options = panel.options | settings | panel.forced | from_factors | {"seed": seed}
+    options = dict(panel["options"])
+    for factor, key in keys.items():
+        options |= panel["settings"].get(factor, {}).get(key, {})
+    options |= panel.get("forced", {})
+    for factor, value in chosen.items():
+        options |= _options_of(panel, factor, value)
+    if "residual-scheme" in options:
+        scheme_class(str(options["residual-scheme"]))
     train = {key: str(options.pop(key)) for key in list(options) if key.isupper()}
-    for what, names, words in (
+    score = None if panel["score"] is False else {k: str(v) for k, v in panel["score"].items()}
+    for source, names, allowed in (
         ("settings", [*train, *options], _TRAIN_WORDS),
-        ("score", list(panel.score or {}), _SCORE_WORDS),
+        ("score", list(score or {}), _SCORE_WORDS),
     ):
         for option in names:
-            place = f"{panel.name}: {what}"
-            if option.isupper() and option not in words:
-                raise ValueError(f"{place}: {option}: a sweep may set {', '.join(sorted(words))}")
+            if option.isupper() and option not in allowed:
+                choices = ", ".join(sorted(allowed))
+                raise ValueError(f"{source}: {option}: a sweep may set {choices}")
             if not option.isupper() and not option.startswith("recipe."):
-                configs.check_allowed(option, place)
-    return Cell(name, panel, options, train, panel.score, [Place(panel.name, keys, seed)])
+                configs.check_allowed(option, source)
+    places = [{"panel": panel_name, "values": keys, "seed": seed}]
+    words = None if score is None else _words(score)
+    return Cell(name, panel["config"], options | {"seed": seed}, train, words, places)
+
+
+def _words(score: Mapping[str, str]) -> list[str]:
+    """Return arguments of `deepnet evaluate`; those of fairseq-generate follow --."""
+    ours = [word for k, v in score.items() if k.isupper() for word in (f"--{k.lower()}", v)]
+    theirs = [word for k, v in score.items() if not k.isupper() for word in (f"--{k}", v)]
+    return [*ours, "--", *theirs] if theirs else ours
 
 
 def choose(cells: list[Cell], patterns: str | None) -> list[Cell]:

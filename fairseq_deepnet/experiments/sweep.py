@@ -50,9 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--config", help="config of all cells (the sweep's)")
     add("--gpus", default="all", help="GPUs to use in all; 0 is the CPU (all visible)")
     add("--parallel", type=int, default=1, help="cells at once (1)")
-    add("--threads", type=int, help="of each cell on the CPU (cores / cells at once)")
     add("--seeds", default="1", help="seeds, each a run of every cell: 1,2,3 (1)")
-    add("--tiny", action="store_true", help="a rehearsal in RUNS.tiny: 2 updates, 16 wide, shallow")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,12 +58,10 @@ def run(args: argparse.Namespace) -> int:
     sweep = grid.load_sweep(args.sweep)
     cells = choose_cells(args, sweep)
     folder = args.runs or ROOT / "runs" / sweep.name
-    if args.tiny:  # beside the real runs, never among them
-        folder = folder.parent / f"{folder.name}.tiny"
     visible = visible_gpus()
     if args.dry_run and args.gpus.isdecimal():
         visible = [str(number) for number in range(int(args.gpus))]  # a plan for another machine
-    shares = divide(args.gpus, args.parallel, visible, all_cores(), args.threads)
+    shares = divide(args.gpus, args.parallel, visible, all_cores())
     refuse_changes(folder, cells)
     plan = plan_text(f"{sweep.title}: {shown(folder)}", cells, folder)
     missing = _missing_data(cells)
@@ -79,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     from fairseq_deepnet.experiments import report  # without pandas it fails before any training
 
     say(plan)
-    train(sweep, cells, folder, shares, args.tiny)
+    train(sweep, cells, folder, shares)
     runs = [results.read_run(path) for path in results.find_runs(folder)]
     frame = results.table_of(runs)
     write_text(folder / results.FILE, frame.to_csv(index=False))
@@ -95,10 +91,10 @@ def run(args: argparse.Namespace) -> int:
 
 def choose_cells(args: argparse.Namespace, sweep: grid.Sweep) -> list[Cell]:
     """Return the cells that the command line selects."""
-    if args.config is not None:
-        sweep = sweep.with_config(args.config)
     data = {} if args.data is None else {"recipe.data": shown(args.data)}
-    changed = grid.override(sweep, args.overrides, args.tiny, data)
+    changed = grid.override(sweep, args.overrides, data)
+    for panel in changed.panels.values():
+        panel["config"] = args.config or panel["config"]
     seeds = [word.strip() for word in args.seeds.split(",")]
     if not all(word.isdecimal() for word in seeds) or len(set(seeds)) != len(seeds):
         raise ValueError(f"--seeds {args.seeds}: different numbers are expected, such as 1,2,3")
@@ -112,24 +108,14 @@ def status_of(folder: Path) -> Status:
 
 
 def plan_text(title: str, cells: Sequence[Cell], folder: Path) -> str:
-    """Return a table of all cells with the options that differ from their config, and warnings."""
-    from fairseq_deepnet.optim.schedule import misfits  # loads fairseq
-
-    rows, notes = [["cell", "state", "differs from its config in"]], []
+    """Return a table of all cells with their state and options that differ from their config."""
+    rows = [["cell", "state", "differs from its config in"]]
     for cell in cells:
         differences = ", ".join(f"{key} {value}" for key, value in cell.differences().items())
         rows.append([cell.name, status_of(folder / cell.name).value, differences or "nothing"])
-        options = {k.replace("-", "_"): v for k, v in cell.resolve().options.items()}
-        scheduler, length = str(options.get("lr_scheduler")), options.get("max_update")
-        length = float(str(length)) if length else None
-        notes += [
-            f"{cell.name}: {line}"
-            for line in misfits(scheduler, argparse.Namespace(**options), length)
-        ]
-    configs = ", ".join(dict.fromkeys(cell.panel.config for cell in cells))
+    configs = ", ".join(dict.fromkeys(cell.config for cell in cells))
     counts = [f"{sum(row[1] == s for row in rows)} {s.value}" for s in Status]
-    text = [title, "", tables.text(rows, 3), "", f"config {configs}; {', '.join(counts)}", *notes]
-    return "\n".join(text) + "\n"
+    return f"{title}\n\n{tables.text(rows, 3)}\n\nconfig {configs}; {', '.join(counts)}\n"
 
 
 def _missing_data(cells: Sequence[Cell]) -> list[str]:
@@ -169,27 +155,22 @@ class Share:
     gpus: str | None = None
 
 
-def divide(
-    gpus: str, parallel: int, visible: list[str], cores: int, threads: int | None = None
-) -> list[Share]:
+def divide(gpus: str, parallel: int, visible: list[str], cores: int) -> list[Share]:
     """Return a share of the machine for each cell that runs in parallel.
 
     Args:
         gpus: total number of GPUs, or "all"; "0" is the CPU
         parallel: number of parallel cells; ValueError if it exceeds the number of GPUs
         visible: GPUs of the machine, as CUDA_VISIBLE_DEVICES names them
-        threads: CPU threads of each cell; by default an equal share of the cores
+        cores: CPU cores of the machine
     """
-    for name, number in (("parallel", parallel), ("threads", threads)):
-        if number is not None and number < 1:
-            raise ValueError(f"--{name} {number}: at least 1 is needed")
     count = choose_devices(gpus, 1, 1, len(visible)).gpus
+    if not 1 <= parallel <= (count or parallel):
+        raise ValueError(f"--parallel {parallel}: from 1 to {count or 'the number of cores'}")
     if not count:
-        cpus = str(threads or max(1, cores // parallel))
+        cpus = str(max(1, cores // parallel))
         on_cpu = Share(["--gpus", "0", "--threads", cpus], ["--gpus", "0", "--processes", cpus])
         return [on_cpu] * parallel
-    if parallel > count:
-        raise ValueError(f"--parallel {parallel}: at most {count}, the number of GPUs")
     number = count // parallel
     words = ["--gpus", str(number)]
     slots = (visible[slot * number : (slot + 1) * number] for slot in range(parallel))
@@ -204,7 +185,6 @@ def train(
     cells: Sequence[Cell],
     folder: Path,
     shares: Sequence[Share],
-    tiny: bool = False,
     watch: Callable[[], None] = lambda: None,
 ) -> None:
     """Run the cells without a result or without the requested score, some in parallel.
@@ -218,13 +198,13 @@ def train(
             raise ValueError(f"another sweep is at work in {shown(folder)}; wait, or set --runs")
         waiting = []
         for number, cell in enumerate(cells):
-            place, score = folder / cell.name, _score_words(cell, tiny)
+            place = folder / cell.name
             if status_of(place) is Status.FAILED:
                 (place / RESULT).unlink()
             result = read_json(place / RESULT)
-            lacks_score = score is not None and result.get("scored") != score
+            lacks_score = cell.score is not None and result.get("scored") != cell.score
             if not result or (lacks_score and result["status"] == Status.DONE):
-                waiting.append((cell, number, score))
+                waiting.append((number, cell))
         if not waiting:
             say("every cell has its result: nothing to do")
         working: dict[subprocess.Popen[bytes], tuple[str, Path, Share, float]] = {}
@@ -232,10 +212,10 @@ def train(
         try:
             while waiting or working:
                 while waiting and free:
-                    cell, number, score = waiting.pop(0)
+                    number, cell = waiting.pop(0)
                     label = f"[{total - len(waiting)}/{total}] {cell.name}"
                     share, place = free.pop(), folder / cell.name
-                    process = _start(sweep, cell, number, place, share, score)
+                    process = _start(sweep, cell, number, place, share)
                     say(f"{label}: running, see {shown(place / CONSOLE)}")
                     working[process] = label, place, share, time.monotonic()
                 time.sleep(0.2)
@@ -253,17 +233,8 @@ def train(
             raise
 
 
-def _score_words(cell: Cell, tiny: bool) -> list[str] | None:
-    """Return the arguments of `deepnet evaluate` after the run."""
-    words = cell.scoring()
-    if words is None or not tiny:
-        return words
-    # an untrained model would write 200 words per line
-    return [*words, *([] if "--" in words else ["--"]), "--max-len-a", "0", "--max-len-b", "5"]
-
-
 def _start(
-    sweep: grid.Sweep, cell: Cell, number: int, place: Path, share: Share, score: list[str] | None
+    sweep: grid.Sweep, cell: Cell, number: int, place: Path, share: Share
 ) -> subprocess.Popen[bytes]:
     place.mkdir(parents=True, exist_ok=True)
     (place / RESULT).unlink(missing_ok=True)
@@ -273,10 +244,10 @@ def _start(
         "sweep": sweep.name,
         "title": sweep.title,
         "number": number,
-        "places": list(map(dataclasses.asdict, cell.places)),
+        "places": cell.places,
         "settings": cell.settings(),
         "train": [*share.train, *own],
-        "score": score,
+        "score": cell.score,
         "score_share": share.score,
     }
     write_json(place / CELL, record)

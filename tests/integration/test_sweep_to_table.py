@@ -1,4 +1,4 @@
-"""A sweep with the real commands: a cell trained, scored, and in the paper's table."""
+"""A sweep with the real commands: a cell trained, scored, in the paper's table and in a figure."""
 
 from __future__ import annotations
 
@@ -6,31 +6,41 @@ import csv
 import json
 from pathlib import Path
 
+import pytest
+
+from fairseq_deepnet import cli
+from fairseq_deepnet.monitoring import records
 from tests.support.runs import SENTENCES, make_data
-from tests.support.shell import run_script
+
+OPTIONS = [
+    *("encoder-embed-dim=16", "decoder-embed-dim=16"),
+    *("encoder-ffn-embed-dim=16", "decoder-ffn-embed-dim=16", "encoder-attention-heads=2"),
+    *("decoder-attention-heads=2", "max-update=2", "validate-interval-updates=1", "log-interval=1"),
+    *("max-tokens=256", "recipe.global-batch-tokens=256", "num-workers=0", "monitor-interval=1"),
+    *("monitor=model_update", "score.AVERAGE=0", "score.max-len-a=0", "score.max-len-b=5"),
+]
 
 
-def test_a_rehearsal_of_table_1_ends_in_its_table(tmp_path: Path) -> None:
-    data = make_data(tmp_path / "data")
-    knobs = {"TINY": "1", "GPUS": "0", "DATA": str(data)}
-    knobs |= {"RUNS": str(tmp_path / "runs")}
-    done = run_script("sweep.sh", "table1", "depth=1", "scheme=deepnorm", env=knobs, timeout=900)
-    assert done.returncode == 0, done.stderr
-    assert "1 to do" in done.stderr
-    runs = tmp_path / "runs.tiny"
-
-    run = runs / "deepnorm_1l"
+def test_a_cell_of_table_1_ends_in_its_table_and_figure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "runs"
+    words = ["--gpus", "0", "--data", str(make_data(tmp_path / "data")), "--runs", str(runs)]
+    assert cli.main(["sweep", *words, "table1", "depth=1", "scheme=deepnorm", *OPTIONS]) == 0
+    run, printed = runs / "deepnorm_1l", capsys.readouterr()
     record = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    assert record["status"] == "done", record
-    assert "--residual-scheme deepnorm " in (run / "command.txt").read_text(encoding="utf-8")
-    assert record["updates"] == 2
+    assert (record["status"], record["updates"]) == ("done", 2), record
     score = json.loads((run / record["score"]).read_text(encoding="utf-8"))
     assert score["lines"] == len(SENTENCES)
-    assert f"scored, deepnorm_1l: {score['bleu_signature']}" in done.stdout
+    assert f"scored, deepnorm_1l: {score['bleu_signature']}" in printed.out
     with (runs / "report.csv").open(encoding="utf-8") as lines:
-        (row,) = [
-            row for row in csv.DictReader(lines) if (row["row"], row["column"]) == ("deepnorm", "1")
-        ]
-    assert (float(row["ours"]), row["status"]) == (score["bleu"], "done")
-    assert "![table1](table1.png)" in (runs / "report.md").read_text(encoding="utf-8")
+        rows = {(row["row"], row["column"]): row for row in csv.DictReader(lines)}
+    assert float(rows["deepnorm", "1"]["ours"]) == score["bleu"]
     assert (runs / "table1.png").read_bytes().startswith(b"\x89PNG")
+
+    assert cli.main(["analysis", "fig5", str(runs), "--updates", "2"]) == 0
+    with (runs / "fig5.csv").open(encoding="utf-8") as lines:
+        (ours,) = [float(row["ours"]) for row in csv.DictReader(lines) if row["ours"]]
+    *_, last = records.read(run / records.NAME)
+    moved = last["values"]["model_update"]
+    assert ours == float(f"{moved:.6g}") > 0

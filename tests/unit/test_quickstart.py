@@ -98,8 +98,3 @@ def test_a_dry_run_writes_nothing(scored: Path, capsys: pytest.CaptureFixture[st
         assert part in line
     assert not (scored / "out").exists()
     assert not (scored / "none").exists()
-
-
-def test_bad_usage_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["quickstart", "--depth", "0"]) == 2
-    assert capsys.readouterr().err == "deepnet quickstart: error: --depth 0: at least 1 is needed\n"
