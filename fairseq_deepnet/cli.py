@@ -47,7 +47,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
 """Task -> name -> (module within this package, one line of help).
 
 A module offers add_arguments(parser) and run(args) -> int. Words after -- are those of its argument
-`extra`, if it has one. parse(parser, words) -> args replaces `Parser.parse`.
+`extra`, if it has one.
 """
 
 SUBCOMMANDS: Final = {name: entry for group in GROUPS.values() for name, entry in group.items()}
@@ -166,8 +166,7 @@ def _run(name: str, words: Sequence[str]) -> int:
     module.add_arguments(parser)
     if words[:1] == ["--variables"]:  # a script
         words = [*words_of(parser, os.environ), *words[1:]]
-    parse = getattr(module, "parse", Parser.parse)
-    return int(module.run(parse(parser, words)))
+    return int(module.run(parser.parse(words)))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_deepnet.anatomy import find_stacks
-from fairseq_deepnet.schemes import Role, Sublayer
 from fairseq_deepnet.tools.checking.expected import make_claim
-from fairseq_deepnet.tools.checking.findings import Findings
+from fairseq_deepnet.tools.checking.findings import Findings, StackFindings
 from fairseq_deepnet.tools.checking.pipeline import compare
 from tests.support.models import build_model
 
@@ -37,16 +36,14 @@ def sentences(found: Findings) -> str:
     return "\n".join(fault.sentence() for fault in found.faults)
 
 
+def facts(side: StackFindings) -> dict[str, str]:
+    """Measured properties of a stack, by name."""
+    return {fact.name: fact.measured for fact in side.facts}
+
+
 def kinds(found: Findings) -> set[str]:
     """What kinds of faults there are."""
     return {fault.kind for fault in found.faults}
-
-
-def linear(layer: Any, sublayer: Sublayer, role: Role) -> nn.Linear:
-    """A linear map of a layer of ours or of fairseq's."""
-    home = layer if sublayer is Sublayer.FFN else getattr(layer, sublayer.value)
-    found: nn.Linear = getattr(home, role.value)
-    return found
 
 
 def scale_weights(stack: Any, names: tuple[str, ...], factor: float) -> None:

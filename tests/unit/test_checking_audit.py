@@ -13,7 +13,7 @@ from fairseq_deepnet.schemes import Side, gains
 from fairseq_deepnet.tools.checking import check
 from fairseq_deepnet.tools.checking.findings import Findings
 from fairseq_deepnet.tools.checking.layouts import STYLES, linear_at
-from tests.support.checks import kinds, sentences
+from tests.support.checks import facts, kinds, sentences
 from tests.support.public_like import (
     DEPTH,
     TOKENS,
@@ -38,10 +38,9 @@ def test_the_papers_deepnorm_in_llamas_layers_passes(depth: int) -> None:
     found = check(right(depth), LLAMA, claims="deepnorm")
     assert fine(found)
     (side,) = found.sides
-    assert side.alpha == side.expected_alpha == f"{(2 * depth) ** 0.25:.4g}"
-    assert side.norm == "after the sum, and after the stack"
-    names = [row.name for row in side.rows]
-    assert names == [
+    assert facts(side)["alpha"] == f"{(2 * depth) ** 0.25:.4g}"
+    assert facts(side)["LayerNorm"] == "after the sum, and after the stack"
+    assert [row.name for row in side.rows] == [
         *(f"self_attn.{role}_proj" for role in ("q", "k", "v", "out")),
         *("fc1 gate_proj", "fc1 up_proj", "fc2"),
     ]
@@ -65,7 +64,7 @@ def test_pre_ln_is_told_from_post_ln_whatever_the_norms_are_called() -> None:
     found = check(model, LLAMA)
     assert kinds(found) == {"residual"}
     assert "x + G(LN(x)), expected LN(1.682 x + G(x))" in sentences(found)
-    assert found.sides[0].norm == "before the branch, and after the stack"
+    assert facts(found.sides[0])["LayerNorm"] == "before the branch, and after the stack"
     assert fine(check(LlamaLike(4, value_path(1.0), place="pre"), LLAMA, claims="pre-ln"))
     scaled = LlamaLike(4, value_path(1.0), place="pre", scaled=True)
     assert fine(check(scaled, LLAMA, claims="ln-scaling"))
@@ -122,9 +121,9 @@ def test_torchs_transformer_is_measured_on_both_sides(first: bool) -> None:
     model = nn.Transformer(WIDTH, 4, 3, 2, 96, batch_first=True, norm_first=first)
     batch = (torch.randn(4, 11, WIDTH), torch.randn(4, 9, WIDTH))
     found = check(model, batch, claims="pre-ln" if first else "post-ln", layers="torch")
-    assert [len(side.residuals) for side in found.sides] == [2, 3]
+    assert [len(side.facts) for side in found.sides] == [5, 6]
     place = "before the branch" if first else "after the sum"
-    assert {side.norm for side in found.sides} == {f"{place}, and after the stack"}
+    assert {facts(side)["LayerNorm"] for side in found.sides} == {f"{place}, and after the stack"}
     # its start is not Xavier's a map: q, k and v are drawn as one, biases of fc1 are nn.Linear's
     assert kinds(found) == {"weights", "biases"}
     assert "self_attn.q_proj, self_attn.k_proj, self_attn.v_proj" in sentences(found)
@@ -146,16 +145,3 @@ def test_the_model_stays_as_it_is() -> None:
     assert all(
         torch.equal(a, b) for a, b in zip(model.state_dict().values(), before.values(), strict=True)
     )
-
-
-def test_a_fused_projection_holds_query_key_and_value_in_this_order() -> None:
-    attention = nn.Module()
-    attention.in_proj_weight = nn.Parameter(torch.arange(3.0).repeat_interleave(4)[:, None])
-    attention.in_proj_bias = nn.Parameter(torch.arange(3.0).repeat_interleave(4) + 10)
-    layer = nn.Module()
-    layer.attn = attention
-    for block in range(3):
-        linear = linear_at(layer, f"attn.in_proj:{block}/3")
-        assert linear is not None
-        assert linear.weight.flatten().tolist() == [block] * 4
-        assert linear.bias.tolist() == [block + 10] * 4

@@ -37,10 +37,6 @@ def faults(model: Any, expected: set[str], claim: str | None = None) -> str:
     return sentences(found)
 
 
-def test_the_model_in_which_faults_are_planted_is_sound() -> None:
-    assert faults(model_of(), set()) == ""
-
-
 @pytest.mark.parametrize("factor", [1.0, ENCODER.beta])
 def test_biases_left_at_their_default_or_scaled_with_the_weights(factor: float) -> None:
     model = model_of()
@@ -52,22 +48,6 @@ def test_biases_left_at_their_default_or_scaled_with_the_weights(factor: float) 
     assert text.endswith(", expected 0.")
 
 
-def test_a_scaled_vocabulary_projection() -> None:
-    model = model_of()
-    model.decoder.output_projection.weight.data.mul_(DECODER.beta)
-    text = faults(model, {"embeddings"})
-    assert "decoder.output_projection: std" in text
-    assert f"std {DECODER.beta / 8:.2g}" in text  # 1 / sqrt(64)
-
-
-def test_a_scaled_embedding_table() -> None:
-    model = model_of()
-    model.encoder.embed_tokens.weight.data.mul_(ENCODER.beta)
-    text = faults(model, {"embeddings"})
-    assert text.startswith("encoder.embed_tokens: std 0.06")  # 0.497 / sqrt(64)
-    assert "expected 0.125" in text
-
-
 def test_alpha_under_pre_ln() -> None:
     joins = {"encoder": scaled_residual(ENCODER.alpha), "decoder": scaled_residual(DECODER.alpha)}
     sound = stock_layers_with(model_of(), joins)
@@ -76,11 +56,6 @@ def test_alpha_under_pre_ln() -> None:
     text = faults(broken, {"residual", "norms"}, claim="deepnorm")
     assert f"{ENCODER.alpha:.4g} x + G(LN(x)), expected LN({ENCODER.alpha:.4g} x + G(x))" in text
     assert f"{DECODER.alpha:.4g} x + G(LN(x)), expected LN({DECODER.alpha:.4g} x + G(x))" in text
-
-
-def test_pre_ln_without_alpha() -> None:
-    text = faults(stock_layers_with(model_of(), {}, pre=True), {"residual", "norms"}, "deepnorm")
-    assert "encoder self_attn, ffn: x + G(LN(x)), expected LN(" in text
 
 
 @pytest.mark.parametrize(
@@ -103,16 +78,6 @@ def test_wrong_gains(side: Side, names: tuple[str, ...], factor: float) -> None:
     assert f"expected gain {due:.3g}." in text
 
 
-def test_an_unscaled_cross_attention() -> None:
-    model = model_of()
-    for layer in model.decoder.layers:
-        for linear in (layer.encoder_attn.v_proj, layer.encoder_attn.out_proj):
-            nn.init.xavier_normal_(linear.weight)
-    text = faults(model, {"weights"})
-    assert text.startswith("decoder encoder_attn.v_proj, encoder_attn.out_proj: gain")
-    assert text.endswith("expected gain 0.38.")
-
-
 def test_alpha_on_the_branch() -> None:
     joins = {"encoder": scaled_branch(ENCODER.alpha), "decoder": scaled_residual(DECODER.alpha)}
     text = faults(stock_layers_with(model_of(), joins), {"residual"}, claim="deepnorm")
@@ -129,21 +94,11 @@ def test_an_alpha_that_is_an_attribute_and_nothing_more() -> None:
     assert text.startswith("decoder self_attn, encoder_attn, ffn: LN(x + G(x)), expected LN(")
 
 
-def test_alphas_of_the_other_side() -> None:
-    model = model_of()
-    for stack, alpha in ((model.encoder, DECODER.alpha), (model.decoder, ENCODER.alpha)):
-        for layer in stack.layers:
-            for residual in layer.residuals.values():
-                residual.alpha = alpha
-    text = faults(model, {"residual"})
-    alphas = [f"LN({alpha:.4g} x + G(x))" for alpha in (ENCODER.alpha, DECODER.alpha)]
-    assert f"encoder self_attn, ffn: {alphas[1]}, expected {alphas[0]}" in text
-    assert f"decoder self_attn, encoder_attn, ffn: {alphas[0]}, expected {alphas[1]}" in text
-
-
-@pytest.mark.parametrize("alpha", [1 / DECODER.alpha, (2 * M) ** 0.5, (2 * M) ** 0.25, 7.0])
+@pytest.mark.parametrize(
+    "alpha", [1 / DECODER.alpha, (2 * M) ** 0.5, (2 * M) ** 0.25, ENCODER.alpha]
+)
 def test_other_wrong_alphas(alpha: float) -> None:
-    """Inverted; GLM-130B's; a decoder's without an encoder; and any."""
+    """Inverted; GLM-130B's; that of a decoder without an encoder; the encoder's."""
     model = model_of()
     for layer in model.decoder.layers:
         for residual in layer.residuals.values():
@@ -188,21 +143,6 @@ def test_stock_initialisation_under_a_deepnorm_claim() -> None:
     assert "gain 0.7" in sentences(found)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_number_that_is_not_finite(value: float) -> None:
-    model = model_of()
-    model.decoder.layers[1].fc1.weight.data[3, 4] = value
-    text = faults(model, {"finite"})
-    assert text == (
-        "decoder.layers.1.fc1.weight: 1 of 8192 numbers are not finite, expected numbers."
-    )
-
-
-def test_a_fixup_model_with_biases_and_without_its_multipliers() -> None:
-    found = examine(model_of(residual_scheme="t-fixup"), claim="r-fixup")
-    assert "have biases, expected none." in sentences(found)
-
-
 def test_a_branch_that_is_not_behind_its_multiplier() -> None:
     text = sentences(examine(model_of(residual_scheme="t-fixup"), claim="rezero"))
     assert "encoder self_attn, ffn: x + G(x), expected x + 0 G(x)." in text
@@ -225,11 +165,6 @@ def test_a_model_of_unknown_making_needs_a_claim() -> None:
         examine(Foreign(model_of()))
 
 
-def test_a_model_without_transformer_layers_is_refused() -> None:
-    with pytest.raises(ValueError, match="no Transformer layers were found"):
-        examine(nn.Linear(2, 2), claim="deepnorm")
-
-
 def test_layers_that_do_not_read_a_combination_though_that_is_claimed() -> None:
     text = sentences(examine(model_of(residual_scheme="pre-ln"), claim="dlcl"))
     assert "encoder layers: each reads the output of the one below, expected a combination" in text
@@ -250,3 +185,10 @@ def test_a_weight_is_off_if_it_is_too_large_or_too_small(factor: float, layers: 
     row, off = weight_row("fc1", [1.0] * 3, [weights[0], weights[1] * factor, weights[2]])
     assert off == layers
     assert row.fine is (layers == [])
+
+
+def test_a_number_that_is_not_finite_is_refused() -> None:
+    model = model_of()
+    model.decoder.layers[1].fc1.weight.data[3, 4] = float("nan")
+    with pytest.raises(ValueError, match=r"decoder.layers.1.fc1.weight: 1 of 8192 numbers"):
+        examine(model)

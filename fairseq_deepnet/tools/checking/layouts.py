@@ -6,14 +6,14 @@ enters and leaves it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from torch import Tensor, nn
 
-from fairseq_deepnet.anatomy import Layer, Stack
+from fairseq_deepnet.anatomy import Branch, Layer, Stack, kind_of
 from fairseq_deepnet.schemes import Role, Side, Sublayer
-from fairseq_deepnet.tools.checking.expected import WideBranch
 
 Names = str | Sequence[str]
 Layout = Mapping[str, Mapping[str, Names]]
@@ -25,6 +25,13 @@ paths those count that a layer has: fc1 may be two maps, as in gated linear unit
 first of three equal blocks of rows of a map that holds several; of PATH with no module PATH_weight
 and PATH_bias are taken. A sublayer that a layer does not have is passed over.
 """
+
+
+@dataclasses.dataclass(frozen=True)
+class WideBranch(Branch):
+    """A branch with all linear maps by their names in reports; a role may have several."""
+
+    maps: dict[str, tuple[Role, nn.Linear]]
 
 
 def _attention(home: str, out: str, *qkv: str) -> dict[str, Names]:
@@ -109,7 +116,7 @@ def find_layers(model: nn.Module, layers: str | Layout | None = None) -> list[St
 
 
 def find_branches(layer: nn.Module, layout: Layout) -> tuple[WideBranch, ...]:
-    """Return the branches of a layer; none where it is no layer of this layout."""
+    """Return the branches of a layer, or none if it does not have this layout."""
     branches = []
     for sublayer in Sublayer:
         parts = layout.get(sublayer.value)
@@ -117,20 +124,22 @@ def find_branches(layer: nn.Module, layout: Layout) -> tuple[WideBranch, ...]:
             continue
         roles = (Role.FC1, Role.FC2) if sublayer is Sublayer.FFN else tuple(Role)[:4]
         maps: dict[str, tuple[Role, nn.Linear]] = {}
+        homes = [home for path in _paths(parts.get("branch", ())) if (home := _at(layer, path))]
         for role in roles:
-            for path in _paths(parts.get(role.value, ())):
-                linear = linear_at(layer, path)
-                if linear is not None:
-                    maps[path] = role, linear
-        linears = dict(reversed(maps.values()))
+            paths = _paths(parts.get(role.value, ()))
+            linears = {path: each for path in paths if (each := linear_at(layer, path))}
+            for path, linear in linears.items():
+                kind = kind_of(sublayer, role)
+                kind += f" {path.rpartition('.')[2]}" if len(linears) > 1 else ""
+                maps[kind] = role, linear
+            if "branch" not in parts:
+                homes += [_at(layer, path) for path in linears]
+        first = dict(reversed(maps.values()))
         if sublayer is Sublayer.ENCODER_ATTN and not maps:
             continue
-        if len(linears) < len(roles):
+        if len(first) < len(roles):
             return ()
-        homes = [home for path in _paths(parts.get("branch", ())) if (home := _at(layer, path))]
-        if not homes:
-            homes = [_at(layer, path) for path in maps]
-        branches.append(WideBranch(sublayer, linears, homes[0], homes[-1], None, maps))
+        branches.append(WideBranch(sublayer, first, homes[0], homes[-1], None, maps))
     return tuple(branches)
 
 

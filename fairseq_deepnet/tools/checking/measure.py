@@ -70,21 +70,6 @@ class LayerFit:
     output: Tensor = dataclasses.field(repr=False)
 
 
-@dataclasses.dataclass(frozen=True)
-class Pass:
-    """A forward pass.
-
-    Args:
-        streams: input and output of each layer of each stack, from below.
-        normed: True for each stack that a norm follows.
-        finite: True if the output is.
-    """
-
-    streams: list[list[list[Tensor]]]
-    normed: list[bool]
-    finite: bool
-
-
 def random_batch(model: nn.Module, stacks: Sequence[Stack]) -> dict[str, Tensor]:
     """Draw tokens for the arguments of the model's forward, without padding."""
     sizes = []
@@ -174,8 +159,13 @@ def norms_of(layer: Layer) -> list[nn.Module]:
 
 
 @torch.no_grad()
-def run_model(model: nn.Module, stacks: Sequence[Stack], batch: Any) -> Pass:
+def run_model(
+    model: nn.Module, stacks: Sequence[Stack], batch: Any
+) -> list[tuple[list[list[Tensor]], bool]]:
     """Run the model unchanged.
+
+    Returns:
+        for each stack the input and output of each layer, and True if a norm follows the stack.
 
     Raises:
         ValueError: if the forward pass does not reach a layer.
@@ -183,17 +173,17 @@ def run_model(model: nn.Module, stacks: Sequence[Stack], batch: Any) -> Pass:
     norms = [module for module in model.modules() if is_norm(module)]
     layers = [layer.module for stack in stacks for layer in stack.layers]
     with recording([*norms, *layers]) as calls:
-        output = run_on(model, batch)
-    streams, normed = [], []
+        run_on(model, batch)
+    measured = []
     for stack in stacks:
         for layer in stack.layers:
             if not calls[layer.module]:
                 raise ValueError(f"{layer.name} takes no part in the forward pass")
-        streams.append([calls[layer.module][0] for layer in stack.layers])
-        last, final = streams[-1][-1][1], stack.final_norm
+        streams = [calls[layer.module][0] for layer in stack.layers]
+        last, final = streams[-1][1], stack.final_norm
         follows = any(calls[norm] and same(calls[norm][0][0], last) for norm in norms)
-        normed.append(follows if final is None else bool(calls[final]))
-    return Pass(streams, normed, bool(torch.isfinite(output).all()))
+        measured.append((streams, follows if final is None else bool(calls[final])))
+    return measured
 
 
 def fit_residuals(model: nn.Module, stacks: Sequence[Stack], batch: Any) -> list[list[LayerFit]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -21,16 +21,9 @@ from fairseq_deepnet.schemes import (
     Side,
     scheme_class,
 )
-from fairseq_deepnet.tools.checking import expected, measure
-from fairseq_deepnet.tools.checking.expected import Claim
-from fairseq_deepnet.tools.checking.findings import (
-    Fault,
-    Findings,
-    ResidualRow,
-    StackFindings,
-    inside,
-    layer_numbers,
-)
+from fairseq_deepnet.tools.checking import measure
+from fairseq_deepnet.tools.checking.expected import Claim, check_weights
+from fairseq_deepnet.tools.checking.findings import Fact, Fault, Findings, StackFindings, inside
 from fairseq_deepnet.tools.checking.layouts import Layout, find_layers
 from fairseq_deepnet.tools.checking.measure import Fit, LayerFit, same
 
@@ -94,90 +87,60 @@ def compare(
     subject: str,
     trained: bool = False,
 ) -> Findings:
-    """Compare a model, which is not usable afterwards, with a claim.
+    """Compare a model with a claim; the model is not usable afterwards.
 
     Args:
         batch: arguments of its forward; None draws tokens for a model of ours or fairseq's.
-        subject: the model in words.
-        trained: True if its weights have moved, so that they cannot be judged.
+        subject: description of the model.
+        trained: True if its weights have changed, so that they cannot be judged.
 
     Raises:
-        ValueError: where the forward pass does not reach a layer.
+        ValueError: if a parameter is not finite or the forward pass does not reach a layer.
     """
-    sides = [StackFindings(s.side, claim.scheme_text(s.side), len(s.layers)) for s in stacks]
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    findings = Findings(subject, claim.text, parameters, not trained, sides, [], [], [])
-    faults = findings.faults
-    faults += check_finite(model)
-    check_weights(model, stacks, claim, findings)
+    for name, parameter in model.named_parameters():
+        if broken := int((~torch.isfinite(parameter)).sum()):
+            raise ValueError(f"{name}: {broken} of {parameter.numel()} numbers are not finite")
+    weights = [check_weights(stack, claim, judged=not trained) for stack in stacks]
     model.double().eval()
     batch = measure.random_batch(model, stacks) if batch is None else batch
-    done = measure.run_model(model, stacks, batch)
+    passes = measure.run_model(model, stacks, batch)
     fits = measure.fit_residuals(model, stacks, batch)
-    for stack, side, layers, streams, normed in zip(
-        stacks, sides, fits, done.streams, done.normed, strict=True
+    findings = Findings(subject, claim.text, 0, not trained, [], [])
+    findings.parameters = sum(parameter.numel() for parameter in model.parameters())
+    for stack, (beta, rows, faults), (streams, normed), layers in zip(
+        stacks, weights, passes, fits, strict=True
     ):
         scheme, name = claim.schemes[stack.side], stack.side.value
-        faults += check_residuals(stack, side, layers, scheme, findings.judged)
-        due = claim.final_norms.get(stack.side, normed)
-        side.norm += ", and after the stack" if normed else ""
-        side.expected_norm += ", and after the stack" if due and claim.final_norms else ""
+        facts, residual_faults = check_residuals(stack, layers, scheme, findings.judged)
+        due = normed if claim.final_norms is None else claim.final_norms[stack.side]
+        after = {True: ", and after the stack", False: ""}
+        norms = ", ".join(
+            dict.fromkeys(NORM_TEXTS[f.norm] for lay in layers for f in lay.sublayers)
+        )
+        wanted = NORM_TEXTS[scheme.norm] + after[due and claim.final_norms is not None]
+        facts[1:1] = [beta, Fact("LayerNorm", norms + after[normed], wanted)]
+        own = claim.scheme_text(stack.side)
+        findings.sides.append(StackFindings(stack.side, own, len(stack.layers), facts, rows))
+        faults += residual_faults + check_inputs(stack, scheme, streams)
         if normed is not due:
             words = {True: "a LayerNorm after the stack", False: "no LayerNorm after the stack"}
             faults.append(Fault("norms", f"{name} output", words[normed], words[due]))
-        embedding_norm = getattr(stack.module, "layernorm_embedding", None)
-        if claim.whole and scheme.embedding_norm and not isinstance(embedding_norm, nn.LayerNorm):
-            texts = "no LayerNorm after the embeddings", "a LayerNorm after the embeddings"
-            faults.append(Fault("norms", f"{name} embeddings", *texts))
-        faults += check_inputs(stack, scheme, streams)
-    if not done.finite:
-        faults.append(Fault("finite", "output", "not finite on a random batch", "numbers"))
+        norm = getattr(stack.module, "layernorm_embedding", None)
+        if claim.final_norms is not None and scheme.embedding_norm and norm is None:
+            text = "LayerNorm after the embeddings"
+            faults.append(Fault("norms", f"{name} embeddings", f"no {text}", f"a {text}"))
+        findings.faults += faults
     return findings
 
 
-def check_finite(model: nn.Module) -> Iterable[Fault]:
-    """Find parameters with NaN or infinity; these become 0, so that the rest can be measured."""
-    for name, parameter in model.named_parameters():
-        broken = ~torch.isfinite(parameter.detach())
-        if broken.any():
-            text = f"{int(broken.sum())} of {parameter.numel()} numbers are not finite"
-            yield Fault("finite", name, text, "numbers")
-            with torch.no_grad():
-                parameter[broken] = 0.0
-
-
-def check_weights(
-    model: nn.Module, stacks: Sequence[Stack], claim: Claim, findings: Findings
-) -> None:
-    """Add rows of all parameters, and faults where they can be judged."""
-    faults: list[Fault] = []
-    for stack, side in zip(stacks, findings.sides, strict=True):
-        maps = expected.drawn_maps(stack, claim)
-        side.rows += expected.check_linears(stack.side, maps, faults)
-        if not claim.whole:  # where no map has a bias, none is missed
-            maps = [drawn for drawn in maps if drawn.linear.bias is not None]
-        bias = claim.schemes[stack.side].bias
-        side.rows += expected.check_biases(stack.side, maps, bias, faults)
-        side.beta, side.expected_beta = expected.betas(side.rows)
-    if claim.whole:
-        findings.rows += expected.check_ends(model, stacks, claim, faults)
-    if not findings.judged:
-        # trained weights have no expectation; whether there are biases at all still has one
-        faults = [fault for fault in faults if fault.kind == "structure"]
-        findings.rows = [row.measured_only() for row in findings.rows]
-        for side in findings.sides:
-            side.rows, side.expected_beta = [row.measured_only() for row in side.rows], ""
-    findings.faults += faults
-
-
 def check_residuals(
-    stack: Stack,
-    side: StackFindings,
-    layers: Sequence[LayerFit],
-    scheme: ResidualScheme,
-    judged: bool,
-) -> list[Fault]:
-    """Compare what sublayers do with what the scheme makes of the same stream and branch."""
+    stack: Stack, layers: Sequence[LayerFit], scheme: ResidualScheme, judged: bool
+) -> tuple[list[Fact], list[Fault]]:
+    """Compare sublayers with the scheme's residuals for the same stream and branch.
+
+    Returns:
+        alpha, the formula of each sublayer, and the faults.
+    """
     sublayers = tuple(branch.sublayer for branch in stack.layers[0].branches)
     width = stack.layers[0].branches[-1].linears[Role.FC2].out_features
     expected_layers, learned = [], False
@@ -187,41 +150,34 @@ def check_residuals(
         own = [residuals[sublayer] for sublayer in sublayers]
         expected_layers.append(measure.expected_layer(own, scheme, layer))
     judged |= not learned
-    fits, due = ([layer.sublayers for layer in some] for some in (layers, expected_layers))
+    fits, due = ([layer.sublayers for layer in each] for each in (layers, expected_layers))
+    alphas = (
+        factor([fit.residual for layer in each for fit in layer]).strip() or "1"
+        for each in (fits, due)
+    )
+    facts = [Fact("alpha", next(alphas), next(alphas) if judged else LEARNED)]
     groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for position, sublayer in enumerate(sublayers):
-        have, want = ([layer[position] for layer in layers] for layers in (fits, due))
+        have, want = ([layer[position] for layer in each] for each in (fits, due))
         off = [
             index
             for index, (a, b) in enumerate(zip(have, want, strict=True))
             if a.norm is not b.norm or (judged and not (same(a.z, b.z) and same(a.entry, b.entry)))
         ]
-        text = formula(want) if judged else LEARNED
-        side.residuals.append(ResidualRow(sublayer.value, formula(have), text, not off))
+        expected = formula(want) if judged else LEARNED
+        facts.append(Fact(sublayer.value, formula(have), expected, not off))
         if off:
-            measured, wanted = ([some[index] for index in off] for some in (have, want))
-            key = inside(off, len(fits)), formula(measured), formula(wanted)
-            groups[key].append(sublayer.value)
-    side.alpha, alpha = (
-        factor([fit.residual for layer in layers for fit in layer]).strip() or "1"
-        for layers in (fits, due)
-    )
-    side.expected_alpha = alpha if judged else LEARNED
-    side.norm = ", ".join(dict.fromkeys(NORM_TEXTS[fit.norm] for layer in fits for fit in layer))
-    side.expected_norm = NORM_TEXTS[scheme.norm]
+            texts = (formula([each[index] for index in off]) for each in (have, want))
+            groups[inside(off, len(fits)), next(texts), next(texts)].append(sublayer.value)
     faults = [
-        Fault("residual", f"{stack.side.value} {', '.join(names)}{inside}", measured, wanted)
-        for (inside, measured, wanted), names in groups.items()
+        Fault("residual", f"{stack.side.value} {', '.join(names)}{where}", measured, wanted)
+        for (where, measured, wanted), names in groups.items()
     ]
-    beside = [
-        index
-        for index, (a, b) in enumerate(zip(layers, expected_layers, strict=True))
-        if judged and not same(a.output[:, width:], b.output[:, width:])
-    ]
-    if beside:
-        where = f"{stack.side.value} {layer_numbers(beside)}"
-        faults.append(Fault("inputs", f"{where} beside x", "other streams", scheme.name))
-    return faults
+    pairs = zip(layers, expected_layers, strict=True)
+    if judged and not all(same(a.output[:, width:], b.output[:, width:]) for a, b in pairs):
+        where = f"{stack.side.value} layers, beside x"
+        faults.append(Fault("inputs", where, "other streams", scheme.name))
+    return facts, faults
 
 
 def formula(fits: Sequence[Fit]) -> str:
