@@ -23,7 +23,7 @@
 #   AVERAGE     N: the mean of the run's last N checkpoints; 0: checkpoint_best.pt (0)
 #   GPUS        number of GPUs; 0 translates on the CPU (all visible GPUs)
 #   PROCESSES   on the CPU: processes that share the sentences (one per core)
-#   BATCH       source tokens per batch (as many as fit in memory, up to 4000)
+#   BATCH       source tokens per batch (4000, fewer above 100 layers)
 #   DIRECTIONS  for a multilingual model: only these directions, such as de-en,en-de (all)
 #   TEXT        folder of other text with SPLIT.A-B.A and SPLIT.A-B.B, raw or .gz (the data folder's text)
 #   TOKENIZER   sacreBLEU's tokenizer, such as char or flores101, part of the score's name (by target language)

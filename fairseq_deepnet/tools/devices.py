@@ -85,16 +85,6 @@ def use_gpu(number: int | None) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = "" if number is None else _gpu_name(number)
 
 
-def gpu_gib(gpus: int) -> float | None:
-    """Return the memory of the smallest of so many GPUs; None without a GPU."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return None
-    sizes = (torch.cuda.get_device_properties(i).total_memory for i in range(gpus))
-    return float(min(sizes) / 2**30)
-
-
 def machine_gib() -> float:
     """Return the memory of this machine, which a training on the CPU uses."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

@@ -17,15 +17,7 @@ from typing import Any, Final
 
 import torch
 
-from fairseq_deepnet.checkpoints import (
-    LAST,
-    load_checkpoint,
-    model_arguments,
-    num_updates,
-    periodic_checkpoints,
-    refuse_not_finite,
-    save_checkpoint,
-)
+from fairseq_deepnet import checkpoints
 from fairseq_deepnet.files import ROOT, inside_project, say, shown
 from fairseq_deepnet.records import read_record, refuse_changed, sha256
 from fairseq_deepnet.tools.configs import recorded_config
@@ -78,7 +70,7 @@ class TrainedModel:
         if self.sources != [self.path]:
             average_checkpoints(self.sources, self.path)
         else:
-            refuse_not_finite(load_checkpoint(self.path), shown(self.path))
+            checkpoints.refuse_not_finite(checkpoints.load_checkpoint(self.path), shown(self.path))
         return self.path
 
 
@@ -106,7 +98,7 @@ def choose_model(target: Path, average: int) -> TrainedModel:
             raise ValueError(f"AVERAGE={average} needs a run folder; {target} is one checkpoint")
         path = folder / f"average_{average}.pt"
         return TrainedModel(path, run, last_checkpoints(folder, average))
-    for path in [target] if target.is_file() else [folder / BEST, folder / LAST]:
+    for path in [target] if target.is_file() else [folder / BEST, folder / checkpoints.LAST]:
         if path.is_file():
             return TrainedModel(path, run, [path])
     raise FileNotFoundError(f"{shown(folder)} has no checkpoint_best.pt or checkpoint_last.pt yet")
@@ -182,7 +174,7 @@ def _data_of_checkpoint(model: TrainedModel) -> Path:
 
 def task_options(checkpoint: Path) -> dict[str, Any]:
     """Return the options of fairseq's task that a checkpoint holds; its name is "_name"."""
-    task = (load_checkpoint(checkpoint).get("cfg") or {}).get("task") or {}
+    task = (checkpoints.load_checkpoint(checkpoint).get("cfg") or {}).get("task") or {}
     return dict(task) if isinstance(task, dict) else dict(vars(task))
 
 
@@ -212,7 +204,10 @@ def last_checkpoints(folder: Path, count: int) -> list[Path]:
 
     Raises ValueError if there are fewer, or if one is damaged.
     """
-    by_updates = {num_updates(load_checkpoint(path)): path for path in periodic_checkpoints(folder)}
+    by_updates = {
+        checkpoints.num_updates(checkpoints.load_checkpoint(path)): path
+        for path in checkpoints.periodic_checkpoints(folder)
+    }
     if not 1 <= count <= len(by_updates):
         raise ValueError(
             f"{folder} has {len(by_updates)} checkpoints of different updates, not {count}: average"
@@ -225,49 +220,41 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
     """Average the checkpoints in `paths` (oldest first) and write the result to `output`.
 
     The result has the last one's configuration and number of updates, but no optimiser state:
-    it can be translated with and fine-tuned from, not resumed. Raises ValueError for files that are
-    damaged or not of one model.
+    it can be translated with and fine-tuned from, not resumed. A mean is computed in float64 and
+    stored in the dtype of the weight; integers are the last's.
+
+    Raises ValueError for files that are damaged or not of one model.
     """
-    states = [load_checkpoint(path, entire=True) for path in paths]
+    states = [checkpoints.load_checkpoint(path, entire=True) for path in paths]
+    first = _facts_of_model(states[0])
     for path, state in zip(paths, states, strict=True):
-        refuse_not_finite(state, shown(path))
-        _refuse_other_model(paths[0], states[0], path, state)
-    model = average_weights([state["model"] for state in states])
-    names = [path.name for path in paths]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    changes = {"model": model, "last_optimizer_state": None, "averaged": names}
-    save_checkpoint(states[-1] | changes, output)
-
-
-def _refuse_other_model(
-    first: Path, expected: dict[str, Any], path: Path, state: dict[str, Any]
-) -> None:
-    """Raise ValueError with the first difference unless two checkpoints are of one model."""
-    facts = []
-    for content in (expected, state):
-        options = vars(model_arguments(content) or Namespace()).items()
-        shaping = {key: value for key, value in options if _SHAPES_THE_MODEL.fullmatch(key)}
-        shapes = {name: tuple(tensor.shape) for name, tensor in content["model"].items()}
-        facts.append(shaping | shapes)
-    for key in sorted(facts[0].keys() | facts[1].keys()):
-        wanted, there = (entry.get(key) for entry in facts)
-        if wanted != there:
-            raise ValueError(
-                f"{path} is another model than {first}: {key} is {there!r}, not {wanted!r}"
-            )
-
-
-def average_weights(models: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Return the mean of each weight in its dtype, summed in float64; integers are the last's."""
+        checkpoints.refuse_not_finite(state, shown(path))
+        facts = _facts_of_model(state)
+        for key in sorted(first.keys() | facts.keys()):
+            if first.get(key) != facts.get(key):
+                raise ValueError(
+                    f"{path} is another model than {paths[0]}: {key} is {facts.get(key)!r}, not"
+                    f" {first.get(key)!r}"
+                )
     means = {}
-    for name, last in models[-1].items():
+    for name, last in states[-1]["model"].items():
         means[name] = last.clone()
         if last.is_floating_point():
             total = torch.zeros(last.shape, dtype=torch.float64)
-            for model in models:
-                total += model[name]
-            means[name] = (total / len(models)).to(last.dtype)
-    return means
+            for state in states:
+                total += state["model"][name]
+            means[name] = (total / len(states)).to(last.dtype)
+    names = [path.name for path in paths]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    changes = {"model": means, "last_optimizer_state": None, "averaged": names}
+    checkpoints.save_checkpoint(states[-1] | changes, output)
+
+
+def _facts_of_model(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that shape the model of a checkpoint, and the shapes of its weights."""
+    options = vars(checkpoints.model_arguments(state) or Namespace()).items()
+    shaping = {key: value for key, value in options if _SHAPES_THE_MODEL.fullmatch(key)}
+    return shaping | {name: tuple(weight.shape) for name, weight in state["model"].items()}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -283,11 +270,9 @@ def run(args: argparse.Namespace) -> int:
     """Average, and print the file written."""
     paths: list[Path] = args.inputs
     if args.last is not None:
-        if len(paths) != 1 or not paths[0].is_dir():
+        if len(paths) != 1:
             raise ValueError("--last takes one folder: a run, or its checkpoints/")
         paths = last_checkpoints(checkpoint_folder(paths[0]), args.last)
-    elif any(path.is_dir() for path in paths):
-        raise ValueError("a folder needs --last N; otherwise name the checkpoints")
     average_checkpoints(paths, args.out)
     for path in paths:
         say(f"averaged {path}")

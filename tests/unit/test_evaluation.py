@@ -10,19 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation import evaluate as module
 from fairseq_deepnet.tools.evaluation.directions import Job, finish, translate_all
-from fairseq_deepnet.tools.evaluation.evaluate import batch_tokens, find_texts
+from fairseq_deepnet.tools.evaluation.evaluate import find_texts
 from fairseq_deepnet.tools.evaluation.scoring import score
 from fairseq_deepnet.tools.scores import read_score, read_scores
-from fairseq_deepnet.tools.trained_model import TrainedModel
 from fairseq_deepnet.tools.translation.engines import Engine, Hypothesis
 from tests.support.evaluation import Dictionary, work_here
 from tests.support.runs import SENTENCES, TRANSLATIONS, make_checkpoint, make_data, make_run
@@ -121,21 +118,6 @@ def test_decoding_in_another_way_or_copying_the_run_changes_no_reported_score(
     again = evaluate(copy)
     assert "already scored" in again.stderr
     assert len(engine.asked) == asked
-
-
-def test_a_batch_is_smaller_where_a_deep_decoder_fills_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "machine_gib", lambda: 24.0)
-    sizes = []
-    for layers in (6, 500):
-        path = make_checkpoint(tmp_path / f"{layers}.pt", 1)
-        state = torch.load(path, weights_only=True)
-        state["cfg"]["model"] = {"decoder_layers": layers, "decoder_embed_dim": 64}
-        torch.save(state, path)
-        sizes.append(batch_tokens(5, TrainedModel(path, None, [path]), 2, 0))
-    assert sizes[0] == 4000
-    assert sizes[1] * 2.5e6 < 24 * 2**30 / 2
 
 
 def test_data_of_another_run_names_the_run_s_own(

@@ -8,6 +8,7 @@ average over a group states how many of the group's directions it contains.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import itertools
 import math
 import multiprocessing
@@ -138,11 +139,8 @@ def finish(job: Job, facts: dict[str, Any], lines: list[str], cut: int) -> dict[
     if folder.is_moses:
         tokens = list(read_lines(folder.tokenised(job.options["split"], target)))
         scores |= scoring.score_tokens(lines, tokens)
-    if folder.is_multilingual:
-        try:
-            scores |= off_target.off_target_record(hypotheses, references, target, folder.languages)
-        except ValueError as error:  # py3langid is not installed
-            scores |= {"off_target": None, "off_target_missing": str(error)}
+    if folder.is_multilingual and importlib.util.find_spec("py3langid"):
+        scores |= off_target.off_target_record(hypotheses, references, target, folder.languages)
     scores |= facts | {
         "direction": str(job.direction),
         "split": job.options["split"],

@@ -15,17 +15,9 @@ from typing import Final
 from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments, num_updates
 from fairseq_deepnet.files import inside_project, say, shown
 from fairseq_deepnet.records import fingerprint, made_now, sha256
-from fairseq_deepnet.tools import scores
+from fairseq_deepnet.tools import devices, scores
 from fairseq_deepnet.tools.corpora.folder import SPM_HELP, BareFolder, DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import find_side
-from fairseq_deepnet.tools.devices import (
-    all_cores,
-    choose_devices,
-    gpu_gib,
-    machine_gib,
-    threads_of,
-    visible_gpus,
-)
 from fairseq_deepnet.tools.evaluation import scoring
 from fairseq_deepnet.tools.evaluation.directions import Job, summarise, translate_all
 from fairseq_deepnet.tools.tables import listed
@@ -33,11 +25,10 @@ from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model, find
 from fairseq_deepnet.tools.translation.engines import Translator
 
 TOKENS: Final = 4000
-"""Source tokens per batch, where memory allows it."""
-FEWEST_TOKENS: Final = 256
-_CACHE_BYTES: Final = 16
-"""Memory of decoding per source token, decoder layer, channel and hypothesis: keys and values in
-fp32 and what reorders them; measured at 500L-500L with beam 5, 2.5 MB per source token."""
+"""Most source tokens per batch, by default."""
+TOKENS_TIMES_LAYERS: Final = 400_000
+"""Product of source tokens per batch and decoder layers, by default: 33 GB of keys and values in
+fp32 at width 1024 and beam 5."""
 _SET_HERE: Final = {
     *("--beam", "--lenpen", "--path", "--gen-subset", "--max-tokens", "--post-process"),
     "--remove-bpe",
@@ -62,7 +53,9 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--beam", type=int, default=5, help="beam size (5)")
     parser.add_argument("--lenpen", type=float, default=1.0, help="length penalty (1)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
-    parser.add_argument("--batch", type=int, help="source tokens per batch (by memory)")
+    parser.add_argument(
+        "--batch", type=int, help=f"source tokens per batch ({TOKENS}, fewer above 100 layers)"
+    )
     parser.add_argument("--gpus", default="all", help="GPUs to use; 0 is the CPU (all visible)")
     parser.add_argument("--processes", type=int, help="processes on the CPU (one per core)")
     parser.add_argument("--directions", default="", help="only these, as in de-en,en-de (all)")
@@ -197,15 +190,15 @@ def translate(
         say(f"already scored: {len(jobs) - len(todo)} of {len(jobs)} in {shown(out)}")
     if not todo:
         return
-    gpus = choose_devices(args.gpus, 1, 1, len(visible_gpus())).gpus
-    processes = gpus or args.processes or all_cores()
+    gpus = devices.choose_devices(args.gpus, 1, 1, len(devices.visible_gpus())).gpus
+    processes = gpus or args.processes or devices.all_cores()
     out.mkdir(parents=True, exist_ok=True)
     (out / scores.SUMMARY).unlink(missing_ok=True)  # none of an interrupted evaluation
-    model.make()
+    state = load_checkpoint(model.make())
     facts = {
         "model": shown(model.path),
         "averaged": model.averaged,
-        "updates": num_updates(load_checkpoint(model.path)),
+        "updates": num_updates(state),
         "beam": args.beam,
         "lenpen": args.lenpen,
         **made_now(),
@@ -214,18 +207,11 @@ def translate(
         f"model {shown(model.path)}, data {shown(data.path)}, {args.split} set:"
         f" {listed([job.direction for job in todo])}, {processes} at a time"
     )
-    batch = args.batch or batch_tokens(args.beam, model, processes, gpus)
+    layers = getattr(model_arguments(state), "decoder_layers", 6)
+    batch = args.batch or min(TOKENS, TOKENS_TIMES_LAYERS // layers)
     words = ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}", "--max-tokens", str(batch)]
     folder = BareFolder.of_tokens(data) if data.is_moses else data
     load = functools.partial(Translator, model.path, folder, [*words, *args.extra])
-    translate_all(todo, facts, load, threads_of(processes, all_cores()), processes, gpus)
+    threads = devices.threads_of(processes, devices.all_cores())
+    translate_all(todo, facts, load, threads, processes, gpus)
     say(f"scores and hypotheses: {shown(out)}")
-
-
-def batch_tokens(beam: int, model: TrainedModel, processes: int, gpus: int) -> int:
-    """Return as many source tokens per batch as half the memory allows, up to TOKENS."""
-    options = vars(model_arguments(load_checkpoint(model.path)) or argparse.Namespace())
-    layers, width = options.get("decoder_layers") or 6, options.get("decoder_embed_dim") or 512
-    memory = gpu_gib(gpus) if gpus else machine_gib() / processes
-    bytes_per_token = _CACHE_BYTES * layers * width * beam
-    return max(FEWEST_TOKENS, min(TOKENS, int((memory or 8.0) * 2**30 / 2 / bytes_per_token)))

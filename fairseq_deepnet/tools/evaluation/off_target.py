@@ -31,12 +31,8 @@ def letters(line: str) -> int:
 
 @functools.cache
 def _identifier() -> Any:
-    try:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
-    except ImportError as error:
-        raise ValueError(
-            "identifying languages needs py3langid: pip install 'fairseq_deepnet[langid]'"
-        ) from error
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
     logging.getLogger("py3langid").setLevel(logging.WARNING)
     return LanguageIdentifier.from_model_file(MODEL_FILE)
 
@@ -54,16 +50,13 @@ def off_target(
 
     Two codes that the identifier does not tell apart (nb and no, zh and zt) count as one language.
 
-    Returns the share of the counted lines that are not in the target language, 0 to 1, None without
-    lines or for an unknown target; and the number of counted lines by language.
-
-    Raises ValueError without py3langid, or without a second language.
+    Returns the share of the counted lines that are not in the target language, 0 to 1; and the
+    number of counted lines by language. The share is None without lines, for an unknown target, and
+    for a single known language.
     """
-    if not _labels([target]):
-        return None, Counter()
     names = _labels([target, *candidates])
-    if len(names) < 2:
-        raise ValueError(f"there is no second language beside {target} among {candidates}")
+    if not _labels([target]) or len(names) < 2:
+        return None, Counter()
     identifier = _identifier()
     identifier.set_languages(sorted(names))
     long = [line for line in hypotheses if letters(line) >= MINIMUM_LETTERS]

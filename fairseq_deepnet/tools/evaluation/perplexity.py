@@ -17,16 +17,10 @@ from typing import Any
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.files import PACKAGE, say, shown
 from fairseq_deepnet.records import fingerprint, made_now, record_of, sha256, write_record
+from fairseq_deepnet.tools import trained_model
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, DataFolder
 from fairseq_deepnet.tools.corpora.text import count_words, read_lines
 from fairseq_deepnet.tools.scores import score_name
-from fairseq_deepnet.tools.trained_model import (
-    TrainedModel,
-    choose_model,
-    find_data,
-    is_own_data,
-    task_options,
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,17 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure a run, or print its recorded perplexity."""
-    model = choose_model(args.target, args.average)
-    task = task_options(model.sources[-1])
+    model = trained_model.choose_model(args.target, args.average)
+    task = trained_model.task_options(model.sources[-1])
     task["_name"] = task.get("_name") or task.get("task")
     if task["_name"] not in MONOLINGUAL_TASKS:
         raise ValueError(f"{shown(model.path)} is no language model; run deepnet evaluate")
-    data = find_data(model, args.data)
+    data = trained_model.find_data(model, args.data)
     binarised = data.path / f"{args.split}.bin"
     if not data.is_monolingual or not binarised.is_file():
         splits = ", ".join(data.record.get("lines") or ())
         raise ValueError(f"{shown(data.path)}: no {args.split} of one language, but {splits}")
-    other = None if is_own_data(model, data.path) else data.path
+    other = None if trained_model.is_own_data(model, data.path) else data.path
     words = [args.split, model.path.stem, "perplexity"]
     record = model.scores / f"{score_name(words, other)}.json"
     request = {
@@ -79,7 +73,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(
-    args: argparse.Namespace, model: TrainedModel, data: DataFolder, task: dict[str, Any]
+    args: argparse.Namespace,
+    model: trained_model.TrainedModel,
+    data: DataFolder,
+    task: dict[str, Any],
 ) -> dict[str, Any]:
     """Run fairseq-eval-lm, or fairseq-validate for a masked model; return the facts to record."""
     model.make()
@@ -101,12 +98,10 @@ def measure(
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     match = re.search(pattern, output := f"{done.stdout}{done.stderr}")
     if done.returncode or match is None:
-        tail = output[-1000:].strip()
-        raise ValueError(f"{command[0]} ended with status {done.returncode}: {tail}")
+        raise ValueError(f"{command[0]} ended with status {done.returncode}: {output[-1000:]}")
     bits, tokens = float(match[1]), int(data.record["binarised"][args.split]["tokens"])
-    if is_masked:
-        facts = {"mask_prob": task["mask_prob"], "seed": task["seed"]}
-    else:
+    facts = {"mask_prob": task["mask_prob"]} if is_masked else {}
+    if not is_masked:
         evaluated = re.search(r"Evaluated ([\d,]+) tokens", output)
         if not evaluated or int(evaluated[1].replace(",", "")) != tokens:
             raise ValueError(

@@ -22,21 +22,14 @@ from fairseq_deepnet.tools import devices
 from fairseq_deepnet.tools.corpora.folder import SPM_HELP, Direction
 from fairseq_deepnet.tools.corpora.text import decode, raw_lines
 from fairseq_deepnet.tools.export import is_exported
-from fairseq_deepnet.tools.translation.engines import (
-    BATCH,
-    CPU_BATCH,
-    WINDOW,
-    CTranslate2Model,
-    Engine,
-    Translator,
-)
+from fairseq_deepnet.tools.translation import engines
 
 STANDARD_INPUT: Final = Path("/dev/stdin")
 HALF: Final = ("bf16", "fp16")
 """Options of fairseq-generate for the type of the weights."""
 
 
-def open_engine(args: argparse.Namespace) -> tuple[Engine, Direction, str]:
+def open_engine(args: argparse.Namespace) -> tuple[engines.Engine, Direction, str]:
     """Load the model; return the engine, the direction, and a description.
 
     A folder of `deepnet export --to ctranslate2` runs on CTranslate2; a run or a checkpoint on
@@ -53,12 +46,11 @@ def open_engine(args: argparse.Namespace) -> tuple[Engine, Direction, str]:
             raise ValueError(
                 f"{shown(args.model)} is exported: --data, --average, --bf16 and --fp16 need a run"
             )
-        search, cpu, at_once = (
-            (args.beam, args.lenpen, batch, nbest),
-            args.gpus == "0",
-            args.window == 1,
+        exported = engines.CTranslate2Model(
+            *(args.model, args.beam, args.lenpen, batch, nbest, args.threads),
+            at_once=args.window == 1,
+            cpu=args.gpus == "0",
         )
-        exported = CTranslate2Model(args.model, *search, args.threads, at_once, cpu)
         record = exported.record
         only = None if exported.tokens else Direction(record["source"], record["target"])
         direction = choose_direction(only, record["languages"], args.src, args.tgt)
@@ -76,8 +68,8 @@ def open_engine(args: argparse.Namespace) -> tuple[Engine, Direction, str]:
     direction = choose_direction(only, data.languages, args.src, args.tgt)
     torch.set_num_threads(args.threads)
     options = ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}", *half]
-    options += ["--batch-size", str(batch or BATCH), "--nbest", str(nbest)]
-    translator = Translator(model.path, data, options, cpu=args.gpus == "0")
+    options += ["--batch-size", str(batch or engines.BATCH), "--nbest", str(nbest)]
+    translator = engines.Translator(model.path, data, options, cpu=args.gpus == "0")
     return translator, direction, f"{shown(model.path)}, fairseq"
 
 
@@ -106,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tgt", help="target language")
     parser.add_argument("--beam", type=int, default=5, help="beam size (5)")
     parser.add_argument("--lenpen", type=float, default=1.0, help="length penalty (1)")
-    batch = f"sentences per batch ({BATCH}; of ctranslate2 on a CPU {CPU_BATCH})"
+    batch = f"sentences per batch ({engines.BATCH}; of ctranslate2 on a CPU {engines.CPU_BATCH})"
     parser.add_argument("--batch-sentences", type=int, help=batch)
     nbest = "translations per line, each with its number and score (one without these)"
     parser.add_argument("--nbest", type=int, metavar="N", help=nbest)
@@ -114,7 +106,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     precision = parser.add_mutually_exclusive_group()
     for name in HALF:
         precision.add_argument(f"--{name}", action="store_true", help=f"fairseq: {name} (fp32)")
-    window = f"lines that are read before they are translated ({WINDOW} per thread; typed: 1)"
+    window = (
+        f"lines that are read before they are translated ({engines.WINDOW} per thread; typed: 1)"
+    )
     parser.add_argument("--window", type=int, help=window)
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
@@ -125,14 +119,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Translate all lines."""
     files = [STANDARD_INPUT if str(path) == "-" else path for path in args.files or ["-"]]
-    for path in files:
-        if not path.exists():
-            raise FileNotFoundError(f"there is no file {path}")
-    if args.out is not None and args.out.resolve() in {path.resolve() for path in files}:
-        raise ValueError(f"--out {args.out} is the input; choose another file")
     is_typed = files == [STANDARD_INPUT] and sys.stdin.isatty()
     args.threads = args.threads or devices.threads_of(1, devices.all_cores())
-    args.window = args.window or (1 if is_typed else WINDOW * args.threads)
+    args.window = args.window or (1 if is_typed else engines.WINDOW * args.threads)
     engine, direction, description = open_engine(args)
     say(f"{direction}: {description}, threads: {args.threads}")
     lines = (
