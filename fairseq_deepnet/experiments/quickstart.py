@@ -14,7 +14,6 @@ from typing import Final
 from tqdm import tqdm
 
 from fairseq_deepnet.experiments import grid, results, sweep
-from fairseq_deepnet.experiments.cell import call
 from fairseq_deepnet.experiments.results import Run, Status
 from fairseq_deepnet.files import ROOT, say, shown, write_text
 from fairseq_deepnet.tools import tables
@@ -74,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         print(sweep.plan_text(f"{definition.title}: {shown(folder)}", cells, folder), end="")
         return 0
     say(f"the sample corpus, {shown(args.data)}")
-    status = call(preprocess, ["sample", "--out", str(args.data)])
+    status = sweep.call(preprocess, ["sample", "--out", str(args.data)])
     if status:
         return status
     visible, gpus = visible_gpus(), args.gpus
@@ -98,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"the DeepNorm model failed: {deep.reason}; see {log}")
     image = folder / "curves.png"
     title = f"Sample corpus, German-English, {depth}: DeepNorm and its Post-LN twin"
-    call(plot, [*map(str, places), "--out", str(image), "--title", title])
+    sweep.call(plot, [*map(str, places), "--out", str(image), "--title", title])
     texts = [list(read_lines(args.data / f"text/test.{name}")) for name in ("de", "en")]
     page = summary(deep, twin, depth, (texts[0], texts[1])) + WHERE_NEXT.format(image)
     write_text(folder / "summary.txt", page)

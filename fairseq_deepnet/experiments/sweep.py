@@ -1,9 +1,9 @@
 """`deepnet sweep`: train, score and tabulate all runs of a table, the paper's or our own.
 
-A cell is an ordinary run folder, runs/SWEEP/CELL. Its own process trains and scores it with the
-arguments in cell.json, and writes result.json when it is done, has diverged or has failed. The
-same command resumes stopped and failed cells; others are not run again. Definitions are in
-configs/sweeps/, see grid.py.
+A cell is an ordinary run folder, runs/SWEEP/CELL. Its own process (`python -m
+fairseq_deepnet.experiments.sweep FOLDER`) trains and scores it with the arguments in cell.json, and
+writes result.json when it is done, has diverged or has failed. The same command resumes stopped and
+failed cells; others are not run again. Definitions are in configs/sweeps/, see grid.py.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
+from fairseq_deepnet import cli
 from fairseq_deepnet.ended import INTERRUPTED, PREEMPTED, UNSAVED, end_with_parent
 from fairseq_deepnet.experiments import grid, results
 from fairseq_deepnet.experiments.grid import Cell
@@ -28,9 +28,11 @@ from fairseq_deepnet.experiments.results import CELL, RESULT, Status, read_json
 from fairseq_deepnet.files import ROOT, inside_project, say, shown, try_lock, write_json, write_text
 from fairseq_deepnet.tools import tables
 from fairseq_deepnet.tools.devices import all_cores, choose_devices, visible_gpus
+from fairseq_deepnet.tools.scores import read_score
+from fairseq_deepnet.tools.training import train as training
 
 CONSOLE: Final = "console.log"
-PROCESS: Final = (sys.executable, "-m", "fairseq_deepnet.experiments.cell")
+PROCESS: Final = (sys.executable, "-m", "fairseq_deepnet.experiments.sweep")
 """Command that trains and scores the cell in a folder."""
 PATIENCE: Final = 60.0
 """Seconds for a stopped cell to write its last checkpoint and exit."""
@@ -64,14 +66,10 @@ def run(args: argparse.Namespace) -> int:
     shares = divide(args.gpus, args.parallel, visible, all_cores())
     refuse_changes(folder, cells)
     plan = plan_text(f"{sweep.title}: {shown(folder)}", cells, folder)
-    missing = _missing_data(cells)
     if args.dry_run:
         print(plan, end="")
-        for line in missing:
-            say(f"note: {line}")
         return 0
-    if missing:
-        raise FileNotFoundError(missing[0])
+    refuse_missing_data(cells)
     from fairseq_deepnet.experiments import report  # without pandas it fails before any training
 
     say(plan)
@@ -84,8 +82,7 @@ def run(args: argparse.Namespace) -> int:
     report.save(tables_of_sweep, folder)
     failed = [cell.name for cell in cells if status_of(folder / cell.name) is Status.FAILED]
     if failed:
-        names = ", ".join(failed)
-        say(f"failed: {names}; see result.json in their folders; the same command runs them again")
+        say(f"failed: {', '.join(failed)}; see their result.json; the same command resumes them")
     return 1 if failed else 0
 
 
@@ -118,16 +115,14 @@ def plan_text(title: str, cells: Sequence[Cell], folder: Path) -> str:
     return f"{title}\n\n{tables.text(rows, 3)}\n\nconfig {configs}; {', '.join(counts)}\n"
 
 
-def _missing_data(cells: Sequence[Cell]) -> list[str]:
-    """Return a line for each missing data folder, naming the script that builds it."""
-    missing: dict[str, None] = {}
+def refuse_missing_data(cells: Sequence[Cell]) -> None:
+    """Raise FileNotFoundError for a missing data folder; it names the script that builds it."""
     for recipe in (cell.resolve().recipe for cell in cells):
         data = inside_project(str(recipe.get("data", "")))
         if not any(data.glob("train*.idx")):
             script = recipe.get("preprocess") or "scripts/preprocess.sh"
-            remedy = f"make it with `bash {script}`, or set DATA=FOLDER"
-            missing[f"no training data in {shown(data)}: {remedy}"] = None
-    return list(missing)
+            remedy = f"build it with `bash {script}`, or set DATA=FOLDER"
+            raise FileNotFoundError(f"no training data in {shown(data)}: {remedy}")
 
 
 def refuse_changes(folder: Path, cells: Sequence[Cell]) -> None:
@@ -193,17 +188,18 @@ def train(
     periodically.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w", encoding="utf-8") as lock, _stopped_by_signals():
+    with (folder / ".lock").open("w", encoding="utf-8") as lock:
         if not try_lock(lock):
             raise ValueError(f"another sweep is at work in {shown(folder)}; wait, or set --runs")
+        for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(name, signal.default_int_handler)  # ignored if started by `nohup` or &
         waiting = []
         for number, cell in enumerate(cells):
             place = folder / cell.name
-            if status_of(place) is Status.FAILED:
-                (place / RESULT).unlink()
-            result = read_json(place / RESULT)
-            lacks_score = cell.score is not None and result.get("scored") != cell.score
-            if not result or (lacks_score and result["status"] == Status.DONE):
+            result, is_finished = read_json(place / RESULT), status_of(place) is Status.DIVERGED
+            if status_of(place) is Status.DONE:
+                is_finished = cell.score in (None, result.get("scored"))
+            if not is_finished:
                 waiting.append((number, cell))
         if not waiting:
             say("every cell has its result: nothing to do")
@@ -294,18 +290,70 @@ def stop(processes: Sequence[subprocess.Popen[bytes]], patience: float = PATIENC
         process.wait()
 
 
-@contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """Make every terminating signal stop the cells as Ctrl-C does."""
+# The process of a cell.
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
 
-    # SIGINT too: a sweep that was started in the background would ignore it
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, interrupt) for number in numbers}
+def run_cell(folder: Path) -> int:
+    """Train and score a cell; return 0 if its result is written, otherwise the exit status."""
+    from fairseq_deepnet.tools.evaluation import evaluate
+
+    cell, score = read_json(folder / CELL), None
+    words = [str(folder / "cell.yaml"), "--run", str(folder), *cell["train"]]
+    status, stage = call(training, words), "training"
+    if not status and cell["score"] is not None:
+        stage, words = "scoring", [str(folder), *cell["score_share"], *cell["score"]]
+        status, result = attempt(evaluate.score, evaluate, words)
+        if result is not None:
+            score = read_score(folder, str(result[0].relative_to(folder.resolve())))
+    if status in _STOPPED:
+        return status
+    run = results.read_run(folder)
+    run.unigram = results.unigram_level(run.config)
+    diverged = run.why_diverged(bool(status) and stage == "training")
+    if diverged is not None:
+        outcome, reason = Status.DIVERGED, f"diverged: {diverged}"
+    elif status:
+        console = folder / CONSOLE
+        log = console.read_text(encoding="utf-8", errors="replace") if console.is_file() else ""
+        last = log.rstrip().rpartition("\n")[2]
+        outcome, reason = Status.FAILED, f"{stage} ended with status {status}: {last}"
+    elif score is not None:
+        outcome, reason = Status.DONE, score.described()
+    else:
+        loss = f", validation nll {run.valid_nll[-1][1]:.3f}" if run.valid_nll else ""
+        outcome, reason = Status.DONE, f"trained{loss}"
+    record = {
+        "status": outcome.value,
+        "reason": reason,
+        "updates": run.updates,
+        "unigram_nll": run.unigram,
+        "score": score and score.file,
+        "scored": cell["score"],
+    }
+    write_json(folder / RESULT, record)
+    return 0
+
+
+def call(module: Any, words: list[str]) -> int:
+    """Run a subcommand in this process; return its exit status."""
+    status, code = attempt(module.run, module, words)
+    return status or int(code)
+
+
+def attempt(
+    command: Callable[[argparse.Namespace], Any], module: Any, words: list[str]
+) -> tuple[int, Any]:
+    """Run a function with the arguments of a subcommand; return an exit status and its result."""
+    parser = cli.Parser()
+    module.add_arguments(parser)
     try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        return 0, command(parser.parse(words))
+    except (ValueError, OSError) as error:
+        say(f"error: {error}")
+        return 2, None
+    except KeyboardInterrupt:
+        return INTERRUPTED, None
+
+
+if __name__ == "__main__":
+    sys.exit(run_cell(Path(sys.argv[1])))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.experiments import quickstart, sweep
+from fairseq_deepnet.experiments import sweep
 from fairseq_deepnet.experiments.quickstart import summary, verdict
 from fairseq_deepnet.experiments.results import Run, Status
 from fairseq_deepnet.tools.configs import Config
@@ -71,9 +71,9 @@ def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "data" / "text").mkdir(parents=True)
     for language in ("de", "en"):
         (tmp_path / "data" / "text" / f"test.{language}").write_text("x\n", encoding="utf-8")
-    call = quickstart.call
+    call = sweep.call
     monkeypatch.setattr(
-        quickstart, "call", lambda m, words: 0 if words[0] == "sample" else call(m, words)
+        sweep, "call", lambda m, words: 0 if words[0] == "sample" else call(m, words)
     )
     return tmp_path
 

@@ -15,7 +15,6 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.ended import PREEMPTED
-from fairseq_deepnet.experiments import cell as one_cell
 from fairseq_deepnet.experiments import sweep
 from fairseq_deepnet.experiments.grid import Cell, expand, load_sweep, override
 from fairseq_deepnet.experiments.results import Status, read_json
@@ -208,7 +207,7 @@ def test_the_command_runs_cells_and_writes_results_and_tables(
     words = ["sweep", str(rig.definition), "--runs", str(rig.folder), "--gpus", "0"]
     assert cli.main(words) == 1
     said = capsys.readouterr()
-    assert "failed: crash; see result.json" in said.err
+    assert "failed: crash; see their result.json" in said.err
     assert "crashed" in said.out
     assert {"results.csv", "report.md", "report.csv"} <= {p.name for p in rig.folder.iterdir()}
     assert "good,done" not in said.out
@@ -235,13 +234,13 @@ def trained(
 
     def attempt(command: object, module: Any, words: list[str]) -> tuple[int, Any]:
         calls.append(words)
-        if module is one_cell.train:
+        if module is sweep.training:
             write_log(run, losses)
             return 0, status
         score = run.resolve() / write_score(run, 27.5)
         return 0, (score.rename(score.with_name("test.other.json")), "BLEU 27.50")
 
-    monkeypatch.setattr(one_cell, "attempt", attempt)
+    monkeypatch.setattr(sweep, "attempt", attempt)
     return calls
 
 
@@ -250,7 +249,7 @@ def test_a_cell_is_trained_and_scored_as_its_record_asks(
 ) -> None:
     run = prepared(tmp_path / "run", ["--beam", "5", "--", "--max-len-b", "9"])
     calls = trained(monkeypatch, run, {10: 4.5})
-    assert one_cell.main(run) == 0
+    assert sweep.run_cell(run) == 0
     assert calls[0] == [str(run / "cell.yaml"), "--run", str(run), "--gpus", "0"]
     assert calls[1] == [str(run), "--beam", "5", "--", "--max-len-b", "9"]
     result = read_json(run / "result.json")
@@ -277,7 +276,7 @@ def test_the_record_tells_how_a_training_ended(
     run = prepared(tmp_path / "run")
     (run / "console.log").write_text("out of luck\n", encoding="utf-8")
     trained(monkeypatch, run, losses, status)
-    assert one_cell.main(run) == 0
+    assert sweep.run_cell(run) == 0
     result = read_json(run / "result.json")
     assert result["status"] == expected
     assert reason in result["reason"]
@@ -286,5 +285,5 @@ def test_the_record_tells_how_a_training_ended(
 def test_a_preempted_cell_has_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = prepared(tmp_path / "run")
     trained(monkeypatch, run, {10: 4.5}, PREEMPTED)
-    assert one_cell.main(run) == PREEMPTED
+    assert sweep.run_cell(run) == PREEMPTED
     assert not (run / "result.json").exists()
