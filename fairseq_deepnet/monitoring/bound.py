@@ -86,24 +86,21 @@ class UpdateBound:
         self.width = self.weights[-1].size(0)  # C: the last is fc2 [C, F] of the top layer
 
     @torch.no_grad()
-    def measure(self, reference: Sequence[Tensor]) -> float:
-        """Return the bound for the step from `reference`, one tensor per weight, to the current
-        weights.
-        """
+    def measure(self, initial: Sequence[Tensor]) -> float:
+        """Return the bound for the step from the initial weights to the current ones."""
         norms = []
-        for now, old in zip(self.weights, reference, strict=True):
-            before = old.to(now.device).float()
-            norms += [torch.linalg.vector_norm(before)]
-            norms += [torch.linalg.vector_norm(now.detach().float() - before)]
-        flat = torch.stack(norms).tolist()
-        gains = [xavier_gain(norm, w) for norm, w in zip(flat[::2], self.weights, strict=True)]
-        changes = flat[1::2]
+        for weight, start in zip(self.weights, initial, strict=True):
+            before = start.to(weight.device).float()
+            change = torch.linalg.vector_norm(weight.detach().float() - before)
+            norms.append(torch.stack([torch.linalg.vector_norm(before), change]))
+        numbers = torch.stack(norms).tolist()
+        gains = [xavier_gain(n, w) for (n, _), w in zip(numbers, self.weights, strict=True)]
         terms: dict[Side, list[Term]] = {Side.ENCODER: [], Side.DECODER: []}
         crossings = []
         for number, (side, layer, branch) in enumerate(self.places):
             v, w = 2 * number, 2 * number + 1
             alpha = residual_weight(layer, branch.sublayer)
-            term = Term(gains[v], gains[w], alpha, math.hypot(changes[v], changes[w]))
+            term = Term(gains[v], gains[w], alpha, math.hypot(numbers[v][1], numbers[w][1]))
             terms[side].append(term)
             if branch.sublayer is Sublayer.ENCODER_ATTN:
                 crossings.append(term)

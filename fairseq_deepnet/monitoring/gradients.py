@@ -21,8 +21,7 @@ Slot = tuple[str, str, str, int]
 def sublayer_of(name: str) -> Sublayer:
     """Return the sublayer of a parameter, by the parameter's name within its layer."""
     inner = name.removeprefix("residuals.")
-    attentions = (Sublayer.SELF_ATTN, Sublayer.ENCODER_ATTN)
-    return next((one for one in attentions if inner.startswith(one.value)), Sublayer.FFN)
+    return next((sublayer for sublayer in Sublayer if inner.startswith(sublayer)), Sublayer.FFN)
 
 
 def _slots(side: str, index: int, layer: Layer) -> Iterator[tuple[Tensor, Slot]]:
@@ -73,13 +72,12 @@ class GradientNorms:
         norms = norms_by_parameter(self._members)
         if not norms:
             return {}
-        known = [self._members[p] for p in norms]
         squares = torch.stack([*norms.values()]).double().square()
-        source = [row for row, slots in enumerate(known) for _ in slots]
-        target = [slot for slots in known for slot in slots]
+        pairs = [(row, slot) for row, p in enumerate(norms) for slot in self._members[p]]
+        rows, slots = zip(*pairs, strict=True)
         sums = squares.new_zeros(len(self.slots))
-        sums.index_add_(0, torch.tensor(target, device=squares.device), squares[source])
-        values, present = (sums.sqrt() * scale).tolist(), set(target)
+        sums.index_add_(0, torch.tensor(slots, device=squares.device), squares[list(rows)])
+        values, present = (sums.sqrt() * scale).tolist(), set(slots)
         return arrange(
             {slot: values[n] if n in present else None for slot, n in self.slots.items()}
         )
@@ -91,15 +89,16 @@ def norms_by_parameter(parameters: Iterable[Tensor]) -> dict[Tensor, Tensor]:
     For a sharded parameter this is the norm of the whole gradient, which sharding.ShardedModel has
     stored with it, as it needs a sum over processes.
     """
-    held = list(parameters)
-    split = {p: p.whole_gradient_norm for p in held if hasattr(p, "whole_gradient_norm")}
-    if split:
-        return {p: norm for p, norm in split.items() if norm is not None}
-    plain = [p for p in held if p.grad is not None]
-    if not plain:
-        return {}
-    grads = [p.grad for p in plain if p.grad is not None]
-    return dict(zip(plain, torch._foreach_norm(grads, 2, dtype=torch.float32), strict=True))
+    norms, gradients = {}, {}
+    for p in parameters:
+        if hasattr(p, "whole_gradient_norm"):
+            norms[p] = p.whole_gradient_norm
+        elif p.grad is not None:
+            gradients[p] = p.grad
+    if gradients and not norms:
+        values = torch._foreach_norm([*gradients.values()], 2, dtype=torch.float32)
+        return dict(zip(gradients, values, strict=True))
+    return {p: norm for p, norm in norms.items() if norm is not None}
 
 
 def arrange(values: dict[Slot, float | None]) -> dict[str, Any]:
@@ -108,13 +107,13 @@ def arrange(values: dict[Slot, float | None]) -> dict[str, Any]:
 
     Slots without a part are one number per side. Lists end at the highest layer.
     """
-    found: dict[str, Any] = {}
+    arranged: dict[str, Any] = {}
     for (quantity, side, part, layer), value in values.items():
-        sides = found.setdefault(quantity, {})
+        sides = arranged.setdefault(quantity, {})
         if not part:
             sides[side] = value
             continue
         row = sides.setdefault(side, {}).setdefault(part, [])
         row.extend([None] * (layer + 1 - len(row)))
         row[layer] = value
-    return found
+    return arranged

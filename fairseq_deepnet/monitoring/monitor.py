@@ -1,7 +1,8 @@
 """The monitor: writes the quantities of each due update to monitor.jsonl and TensorBoard.
 
 The process that writes checkpoints measures. Gradients include all processes, activations only its
-own share of the batch.
+own share of the batch. To add a quantity, add a row to quantities.md and measure it in `gradients`
+or `end`.
 """
 
 from __future__ import annotations
@@ -10,26 +11,24 @@ from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from ..anatomy import find_stacks
 from ..errors import ConfigurationError
 from ..observers import Observer, gradient_scale, logged
-from ..schemes import scheme_class
+from ..schemes import NormPlacement, scheme_class
 from . import records
 from .bound import UpdateBound
-from .instruments import (
-    INSTRUMENTS,
-    ON_PROBE,
-    Instrument,
-    Subject,
-    Values,
-    padding_of,
-)
-from .probe import ORIGIN, Origin
+from .gradients import GradientNorms
+from .instruments import GAINS, GRADIENTS, Activations, measure_gains, padding_of
+from .probe import ENTROPY, FILE, RANK, Probe, distance
 from .records import EVERYTHING, QUANTITIES
+
+ON_PROBE: Final = ("model_update", "step_update", ENTROPY, RANK, "update_bound")
+"""Quantities that need the probe, or the initial parameters."""
 
 
 @dataclass(frozen=True)
@@ -61,25 +60,21 @@ def monitor_settings(args: Any) -> MonitorSettings | None:
     """Return the settings of a model's arguments; None if nothing is measured.
 
     Raises:
-        ConfigurationError: for a negative interval, an unknown quantity, and quantities without
-            an interval.
+        ConfigurationError: for a negative or missing interval, and for an unknown quantity.
     """
     interval, wanted = getattr(args, "monitor_interval", None), getattr(args, "monitor", None)
-    names = [name.strip() for name in (wanted or EVERYTHING).split(",") if name.strip()]
-    quantities = tuple(QUANTITIES) if EVERYTHING in names else tuple(dict.fromkeys(names))
+    if interval is None and wanted is not None:
+        raise ConfigurationError(f"--monitor {wanted} needs --monitor-interval, such as 100")
+    interval, wanted = interval or 0, wanted or EVERYTHING
+    names = dict.fromkeys(name.strip() for name in wanted.split(","))
+    quantities = tuple(QUANTITIES if EVERYTHING in names else names)
     unknown = [name for name in quantities if name not in QUANTITIES]
-    if unknown or not quantities:
+    if unknown:
         raise ConfigurationError(
-            f"--monitor {wanted!r}: unknown {', '.join(unknown) or 'empty list'}; choose"
+            f"--monitor {wanted!r}: unknown {', '.join(unknown) or 'empty name'}; choose"
             f" {EVERYTHING} or some of {', '.join(QUANTITIES)}, separated by commas"
         )
-    if interval is None and wanted is not None:
-        # an interval of 0 is no mistake: it turns off what a configuration file asks for
-        raise ConfigurationError(
-            f"--monitor {wanted} measures nothing without --monitor-interval; give the updates"
-            " between two records, as in --monitor-interval 100, or leave out --monitor"
-        )
-    if interval is not None and interval < 0:
+    if interval < 0:
         raise ConfigurationError(f"--monitor-interval {interval}: give updates, or 0 for never")
     return MonitorSettings(interval, quantities) if interval else None
 
@@ -88,65 +83,83 @@ class Monitor(Observer):
     """Monitor of a training run; see quantities.md."""
 
     def __init__(self, settings: MonitorSettings, trainer: Any, folder: Path) -> None:
-        self.settings, self.file = settings, folder / records.NAME
-        model, wanted = trainer.get_model(), frozenset(settings.quantities)
-        stacks = tuple(find_stacks(model))
-        scheme = scheme_class(model.args.residual_scheme)
-        bound = "update_bound" in wanted and scheme.bounded
-        weights = UpdateBound(stacks).weights if bound else []
-        self.origin = Origin(model, padding_of(stacks[0]), weights, folder / ORIGIN)
-        subject = Subject(model, stacks, scheme, wanted, self.origin)
-        self.wanted, self.on_probe = wanted, not wanted.isdisjoint(ON_PROBE)
-        self.instruments = [kind(subject) for kind in INSTRUMENTS if kind.fits(subject)]
+        self.interval, self.wanted = settings.interval, frozenset(settings.quantities)
+        self.file = folder / records.NAME
+        self.model = trainer.get_model()
+        self.stacks = find_stacks(self.model)
+        scheme = scheme_class(self.model.args.residual_scheme)
+        self.placement = scheme.norm
+        self.norms = GradientNorms(self.model) if self._wants(*GRADIENTS) else None
+        self.activations = Activations(self.model, self.stacks, scheme.norm, self.wanted)
+        has_bound = self._wants("update_bound") and scheme.bounded
+        self.bound = UpdateBound(self.stacks) if has_bound else None
+        weights = self.bound.weights if self.bound else []
+        padding = padding_of(self.stacks[0])
+        self.probe = Probe(self.model, padding, weights, folder / FILE)
+        self.on_probe = self._wants(*ON_PROBE)
         self.logdir = trainer.cfg.common.tensorboard_logdir
         self.events: SummaryWriter | None = None
         self._record: records.Record = {}
+        self._features: Tensor | None = None  # of the probe, before the step
 
-    def _due(self, update: int) -> list[Instrument]:
-        return self.instruments if update % self.settings.interval == 0 else []
+    def _wants(self, *names: str) -> bool:
+        return not self.wanted.isdisjoint(names)
+
+    def _is_due(self, update: int) -> bool:
+        return update % self.interval == 0
 
     def loaded(self, trainer: Any, update: int) -> None:
         """Continue after the last valid record, from the origin of the first start."""
         records.keep_until(self.file, update)
         if update and self.on_probe:
-            self.origin.resume()
+            self.probe.resume()
 
     def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
         if self.on_probe:
-            self.origin.prepare(trainer, samples)
-        for instrument in self._due(update):
-            instrument.arm()
+            self.probe.prepare(trainer, samples)
+        if self._is_due(update):
+            self.activations.arm()
 
     def gradients(self, trainer: Any, update: int) -> None:
         # The last moment of the old parameters, and the first at which Admin has profiled.
         if self.on_probe:
-            self.origin.take()
-        due = self._due(update)
-        if due:
-            self._record = {"update": update, "lr": float(trainer.get_lr()), "values": {}}
-        scale = gradient_scale(trainer.optimizer) if due else 1.0
-        for instrument in due:
-            self._keep(instrument.before_step(scale))
+            self.probe.start()
+        if not self._is_due(update):
+            return
+        values = self.norms.measure(gradient_scale(trainer.optimizer)) if self.norms else {}
+        self._record = {"update": update, "lr": float(trainer.get_lr()), "values": values}
+        self._features = self.probe.features() if self._wants("step_update") else None
 
     def end(self, trainer: Any, update: int, made: bool) -> None:
-        due = self._due(update)
-        if due and made:
-            for instrument in due:
-                self._keep(instrument.after_step())
+        if self._is_due(update) and made:
+            self._record["values"] |= self.activations.collect() | self._on_probe()
+            if self._wants(*GAINS) and self.placement is NormPlacement.POST:
+                self._record["values"] |= measure_gains(self.stacks)
             self._write()
-        for instrument in due:
-            instrument.disarm()
+        self.detach()
 
     def detach(self) -> None:
-        for instrument in self.instruments:
-            instrument.disarm()
+        self.activations.disarm()
+        self._features = None
 
-    def _keep(self, values: Values) -> None:
-        kept = {name: value for name, value in values.items() if name in self.wanted}
-        self._record["values"] |= kept
+    def _on_probe(self) -> dict[str, Any]:
+        """Measure the new parameters on the probe, and their distance from the initial ones."""
+        if not self.on_probe:
+            return {}
+        features, values = self.probe.measure(self.stacks, self.placement, self.wanted)
+        if self.probe.initial is not None:
+            values["model_update"] = distance(features, self.probe.initial)
+        if self._features is not None:
+            values["step_update"] = distance(features, self._features)
+        if self.bound and self.probe.weights:
+            values["update_bound"] = self.bound.measure(self.probe.weights)
+        return values
 
     def _write(self) -> None:
-        values = self._record.pop("values")
+        measured = self._record.pop("values")
+        values = {
+            name: measured[name] for name in QUANTITIES if name in self.wanted & set(measured)
+        }
         # the few numbers of a line before the many
         line = {**self._record, **logged("loss", "nll_loss", "gnorm"), "values": values}
         records.append(self.file, line)

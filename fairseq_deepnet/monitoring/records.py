@@ -16,6 +16,7 @@ Numbers that are not finite are the words "nan", "inf" and "-inf", which strict 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -51,14 +52,12 @@ class Quantity:
     source: str  # where the paper has it
 
 
-def _rows() -> list[Quantity]:
-    found = []
+def _rows() -> Iterator[Quantity]:
     for line in Path(__file__).with_name("quantities.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("| `"):
             cells = re.split(r"(?<!\\)\|", line)[1:-1]
             name, level, *rest = (cell.strip().replace(r"\|", "|") for cell in cells)
-            found.append(Quantity(name.strip("`"), Level(level), *rest))
-    return found
+            yield Quantity(name.strip("`"), Level(level), *rest)
 
 
 QUANTITIES: Final = {quantity.name: quantity for quantity in _rows()}
@@ -100,30 +99,20 @@ def read(file: Path) -> Iterator[Record]:
     """Yield the records in order; skip a line that a killed run left unfinished."""
     with file.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if isinstance(record, dict) and isinstance(record.get("update"), int):
-                yield _numbers(record)
+            with contextlib.suppress(json.JSONDecodeError):
+                yield _numbers(json.loads(line))
 
 
-def keep_until(file: Path, update: int, attempt: int | None = None) -> int:
+def keep_until(file: Path, update: int, attempt: int | None = None) -> None:
     """Drop records of later updates, which a run that resumes from `update` repeats.
 
     Args:
         attempt: consider only records of this attempt, if they have one
-
-    Returns the number of remaining records.
     """
-    if not file.is_file():
-        return 0
-    kept = [
-        record
-        for record in read(file)
-        if record["update"] <= update or record.get("attempt", attempt) != attempt
-    ]
-    text = "".join(map(_line, kept))
-    if text != file.read_text(encoding="utf-8", errors="replace"):
-        write_text(file, text)
-    return len(kept)
+    if file.is_file():
+        remaining = [
+            record
+            for record in read(file)
+            if record["update"] <= update or record.get("attempt", attempt) != attempt
+        ]
+        write_text(file, "".join(map(_line, remaining)))

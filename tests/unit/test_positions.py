@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fairseq_deepnet.anatomy import find_stacks
 from fairseq_deepnet.modules import TransformerLayer, Unpadded, positions
-from fairseq_deepnet.monitoring.instruments import Activations, Subject
+from fairseq_deepnet.monitoring.instruments import ACTIVATIONS, Activations
 from fairseq_deepnet.schemes import NormPlacement, Stream
 from tests.support.models import VARIANTS, BuildModel, loss_of, matrix, next_token_loss, stir
 
@@ -127,19 +127,17 @@ def test_the_monitor_sees_the_same_without_padding(
     model = model_builder(residual_scheme=scheme[0], scheme_variant=scheme[1], dropout=0.0)
     stir(model.train())
     model(**batch)  # the pass in which Admin's weights are found
-    kind, quantities = type(model.encoder.scheme), Activations.quantities
-    stacks = tuple(find_stacks(model))
-    origin: Any = None  # which these need not know
-    watch = Activations(Subject(model, stacks, kind, frozenset(quantities), origin))
+    placement = type(model.encoder.scheme).norm
+    watch = Activations(model, find_stacks(model), placement, ACTIVATIONS)
     found = []
     for least in (0, 10**9):
         monkeypatch.setattr(positions, "WORTH_IT", least)
         watch.arm()
         loss_and_gradients(model, batch)
-        found.append(watch.after_step())
+        found.append(watch.collect())
         watch.disarm()
-    has_norms = kind.norm is not NormPlacement.NONE
-    assert set(found[1]) == {*(quantities if has_norms else quantities[:2])}
+    has_norms = placement is not NormPlacement.NONE
+    assert set(found[1]) == {*(ACTIVATIONS if has_norms else ACTIVATIONS[:2])}
     for quantity, sides in found[1].items():
         for side, parts in sides.items():
             for part, values in parts.items():
