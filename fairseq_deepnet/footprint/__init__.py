@@ -112,7 +112,6 @@ class Training:
     Args:
         max_tokens: of one micro-batch on one device, on the longer side, padding included
         update_freq: micro-batches of one update on a device; the most that an epoch has
-        max_update: updates of the whole run; None where nothing sets it
         memory_efficient: no fp32 copy of the weights (fairseq's MemoryEfficientFP16Optimizer)
         flat: the fp32 copy is one long tensor (fairseq's --fp16 unless --fp16-no-flatten-grads)
         first_moment: True if adafactor keeps one (--beta1), or sgd (--momentum)
@@ -125,7 +124,6 @@ class Training:
 
     max_tokens: int
     update_freq: int
-    max_update: int | None
     precision: str
     memory_efficient: bool
     flat: bool

@@ -59,22 +59,21 @@ class Memory:
 
     @property
     def persistent(self) -> int:
-        """What is there between two updates."""
+        """Bytes that remain between two updates."""
         return self.weights + self.masters + self.optimiser + self.communication + self.host
 
     @property
     def peak(self) -> int:
-        """The most that is alive at once."""
+        """Most bytes alive at once."""
         return max(self.moments.values())
 
-    @property
-    def peak_moment(self) -> str:
-        """When that is."""
-        return max(self.moments, key=lambda name: self.moments[name])
+    def needed_gib(self, on_gpu: bool) -> float:
+        """Return the GiB that a device must have: the peak, the allocator's loss, the process."""
+        return self.peak / GIB * (1 + FRAGMENTATION) + OVERHEAD_GIB["gpu" if on_gpu else "cpu"]
 
 
 def follow(model: Model, training: Training, parameters: Parameters, batch: MicroBatch) -> Memory:
-    """Follow one update and note what is alive at each moment."""
+    """Return the bytes of one update, part by part and at each moment."""
     element = training.element
     gradients = math.ceil(parameters.total * training.gradient)
     weights, state = parameters.total * element, optimiser_state(training, parameters)
@@ -101,17 +100,11 @@ def follow(model: Model, training: Training, parameters: Parameters, batch: Micr
     )
     base = memory.persistent
     moments = {name: base + passing + size for name, size in walk.moments().items()}
-    stepping = _optimiser_temporary(training, parameters)
-    moments["optimiser"] = base + gradients + stepping
+    moments["optimiser"] = base + gradients + _optimiser_temporary(training, parameters)
     return dataclasses.replace(memory, moments=moments)
 
 
-def needed_gib(peak: int, on_gpu: bool) -> float:
-    """Return the GiB that a device must have: the tensors' peak, what is lost, the process."""
-    return peak / GIB * (1 + FRAGMENTATION) + OVERHEAD_GIB["gpu" if on_gpu else "cpu"]
-
-
-# What is there between two updates
+# Between two updates
 
 
 def optimiser_state(training: Training, parameters: Parameters) -> int:
@@ -124,12 +117,6 @@ def optimiser_state(training: Training, parameters: Parameters) -> int:
     if training.optimizer == "sgd":
         return parameters.total * training.element if training.first_moment else 0
     return STATES[training.optimizer] * parameters.total * FP32
-
-
-def checkpoint_size(training: Training, parameters: Parameters) -> int:
-    """Return the bytes of a checkpoint: weights, in half precision also in fp32, and state."""
-    copies = 1 if training.precision == "fp32" or training.memory_efficient else 2
-    return copies * parameters.total * FP32 + optimiser_state(training, parameters)
 
 
 def position_tables(model: Model, element: int) -> int:
@@ -214,20 +201,6 @@ def _gathered(model: Model, training: Training, parameters: Parameters) -> int:
     layers = parameters.total - root
     summed = parameters.total * FP32 if training.update_freq > 1 else 0
     return held + layers * element + summed
-
-
-def exchanged(training: Training, parameters: Parameters) -> int:
-    """Return the bytes that a device receives in an update: (n - 1) / n of what is exchanged.
-
-    Weights come in the type of computation, again for backward if they are resharded; gradients go
-    in fp32.
-    """
-    n, total = training.devices, parameters.total
-    if training.reshard:
-        once = total * (2 * training.element + FP32) * training.update_freq
-    else:
-        once = total * (training.element + FP32)
-    return once * (n - 1) // n
 
 
 # Forward and backward

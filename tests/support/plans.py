@@ -13,7 +13,6 @@ WORDS = 4 + SYMBOLS
 TRAINING = Training(
     max_tokens=64,
     update_freq=1,
-    max_update=None,
     precision="fp32",
     memory_efficient=False,
     flat=False,

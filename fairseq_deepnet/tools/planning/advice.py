@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from fairseq_deepnet.footprint import FULLY_SHARDED, Model, Training
 from fairseq_deepnet.footprint.activations import auto_segment
@@ -12,7 +12,6 @@ from fairseq_deepnet.footprint.memory import LEGACY_BUFFER
 from fairseq_deepnet.tools.planning.estimates import Plan, make_plan
 from fairseq_deepnet.tools.training import launch
 
-AUTO: Final = "auto"
 SMALLEST_MICRO_BATCH: Final = 512
 """Tokens of the smallest micro-batch to try: a long sentence must fit into it."""
 
@@ -31,7 +30,6 @@ class Step(NamedTuple):
     """Options that differ from the original plan, with the largest micro-batch that fits."""
 
     name: str
-    effect: str
     options: Options
     plan: Plan
 
@@ -43,52 +41,39 @@ def advise(plan: Plan) -> list[Step]:
     and --update-freq doubled, until it fits.
     """
     steps = []
-    for name, effect, options, model, training in _ladder(plan):
+    for options, model, training in _ladder(plan):
         best = _largest_that_fits(plan, model, training)
+        name = as_arguments(options) or "smaller micro-batches"
         if best.training.max_tokens != plan.training.max_tokens:
             smaller: Options = {"max-tokens": str(best.training.max_tokens)}
             options = smaller | {"update-freq": str(best.training.update_freq)} | options
-        steps.append(Step(name, effect, options, best))
+        steps.append(Step(name, options, best))
         if best.fits:
             break
     return steps
 
 
-def _ladder(plan: Plan) -> Iterator[tuple[str, str, Options, Model, Training]]:
-    """Yield name, effect, options, model and training of each step; options accumulate."""
+def _ladder(plan: Plan) -> Iterator[tuple[Options, Model, Training]]:
+    """Yield options, model and training of each step."""
     model, training, options = plan.model, plan.training, Options()
-    yield "smaller micro-batches", "nothing else changes", options, model, training
+    yield options, model, training
     if not model.checkpoint:
-        options = {"checkpoint-activations-every": AUTO}
+        options = {"checkpoint-activations-every": "auto"}
         if model.is_stock:
             options = {"checkpoint-activations": "true"}
         model = _recomputed(model)
-        yield as_arguments(options), "layers are computed twice", options, model, training
-    several, whole = training.devices > 1, training.ddp_backend in ("pytorch_ddp", "c10d")
-    rows: list[tuple[bool, str, Options, dict[str, Any]]] = [
-        (
-            several and whole and not training.bucket_view and plan.counts.total > LEGACY_BUFFER,
-            "a small buffer, and gradients are exchanged after backward",
-            {"ddp-backend": "legacy_ddp"},
-            {"ddp_backend": "legacy_ddp"},
-        ),
-        (
-            several and not training.sharded and training.optimizer in POINTWISE,
-            "each device holds a part of weights, gradients and optimiser's state",
-            {"ddp-backend": FULLY_SHARDED, "no-reshard-after-forward": "true"},
-            {"ddp_backend": FULLY_SHARDED, "reshard": False, "memory_efficient": False},
-        ),
-        (
-            several and not training.sharded and training.optimizer in POINTWISE,
-            "weights are gathered for forward and again for backward",
-            {"ddp-backend": FULLY_SHARDED},
-            {"ddp_backend": FULLY_SHARDED, "reshard": True, "memory_efficient": False},
-        ),
-    ]
-    for applies, effect, more, changes in rows:
-        if applies:
-            changed = dataclasses.replace(training, **changes)
-            yield as_arguments(more), effect, options | more, model, changed
+        yield options, model, training
+    whole = training.ddp_backend in ("pytorch_ddp", "c10d") and not training.bucket_view
+    if training.devices > 1 and whole and plan.counts.total > LEGACY_BUFFER:
+        changed = dataclasses.replace(training, ddp_backend="legacy_ddp")
+        yield options | {"ddp-backend": "legacy_ddp"}, model, changed
+    if training.devices > 1 and not training.sharded and training.optimizer in POINTWISE:
+        options = options | {"ddp-backend": FULLY_SHARDED}
+        changed = dataclasses.replace(
+            training, ddp_backend=FULLY_SHARDED, reshard=False, memory_efficient=False
+        )
+        yield options | {"no-reshard-after-forward": "true"}, model, changed
+        yield options, model, dataclasses.replace(changed, reshard=True)
 
 
 def _recomputed(model: Model) -> Model:

@@ -26,7 +26,7 @@ from fairseq_deepnet.footprint import (
     count,
 )
 from fairseq_deepnet.footprint.activations import MicroBatch, micro_batch
-from fairseq_deepnet.footprint.memory import SENTENCE_LENGTH, Memory, follow, needed_gib
+from fairseq_deepnet.footprint.memory import SENTENCE_LENGTH, Memory, follow
 from fairseq_deepnet.models.deepnet_transformer import DeepNetTransformerModel
 from fairseq_deepnet.models.options import layer_shape
 from fairseq_deepnet.models.running_options import checkpointing_of
@@ -90,8 +90,8 @@ class Plan:
 
     @property
     def needed_gib(self) -> float:
-        """Memory that a device must have: the peak, what the allocator loses, the process."""
-        return needed_gib(self.memory.peak, self.training.gpus > 0)
+        """Memory that a device must have."""
+        return self.memory.needed_gib(self.training.gpus > 0)
 
     @property
     def fits(self) -> bool:
@@ -228,7 +228,6 @@ def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> 
     return Training(
         max_tokens=int(args.max_tokens or args.batch_size * length),
         update_freq=int(max(args.update_freq)),
-        max_update=args.max_update or None,
         precision=precision,
         memory_efficient=bool(args.memory_efficient_fp16 or args.memory_efficient_bf16),
         flat=precision == "fp16" and not args.fp16_no_flatten_grads,
