@@ -149,6 +149,8 @@ def test_another_recipe_or_text_is_refused_unless_forced(raw: Path, tmp_path: Pa
         build_one(other, rows, out)
     with pytest.raises(ValueError, match=r"test\.eo-ia\.ia is left out"):
         build_one(other, rows[:2], out)
+    with pytest.raises(FileNotFoundError, match=r"no eo side of .*trian"):
+        build_one(other, [rows[0]._replace(prefix=f"{raw}/trian"), *rows[1:]], out)
 
 
 def test_folders_of_others_are_never_replaced(raw: Path, tmp_path: Path) -> None:

@@ -173,6 +173,20 @@ def test_a_file_that_changed_on_disk_is_reported_and_left_alone(
     assert (folder / NAME).read_bytes() == OTHER
 
 
+def test_a_file_that_its_publisher_changed_is_accepted_without_its_recorded_checksum(
+    server: Server, folder: Path, get: Callable[..., list[Path]]
+) -> None:
+    server.add(NAME, TEXT)
+    get(server)
+    (folder / NAME).unlink()
+    server.add(NAME, OTHER)
+    with pytest.raises(ValueError, match=r"remove its line in .*checksums\.json to accept"):
+        get(server)
+    (folder / "checksums.json").write_text("{}", encoding="utf-8")
+    get(server)
+    assert (folder / NAME).read_bytes() == OTHER
+
+
 def test_a_file_that_the_user_put_there_is_checked_and_taken(
     server: Server, folder: Path, get: Callable[..., list[Path]]
 ) -> None:

@@ -60,8 +60,10 @@ def test_wmt17_is_three_texts_and_three_sets(tmp_path: Path) -> None:
     train = lines_of(rows[0], "de")
     assert train[200:203] == ["eins\u2028zwei\x85drei vier", "", "fünf sechs"]
     assert [len(lines_of(row, "en")) for row in rows] == [203 + 200 + 5, 3, 4, 5]
-    held_out = rows_of("wmt17-tokenized", tmp_path, tmp_path / "place")
+    tokenized, place = PUBLISHED["wmt17-tokenized"], tmp_path / "place"
+    held_out = tokenized.rows(tokenized.recipe, tmp_path, place)
     assert [row.split for row in held_out] == ["train", "test", "test1"]
+    assert tokenized.rows(replace(tokenized.recipe, hold_out=0), tmp_path, place) == rows
 
 
 @pytest.mark.parametrize(
@@ -178,7 +180,7 @@ def test_multi30k_has_its_lines_or_is_refused(tmp_path: Path) -> None:
         (["language", "--train", "x"], "LANG_CODE .* is not set"),
         (["pairs"], "are needed"),
         (["wmt18"], "invalid choice: 'wmt18'.*wmt17"),
-        (["multi30k", "--raw", "/nowhere"], "there is no archive or folder RAW=/nowhere"),
+        (["multi30k", "--raw", "/nowhere"], "no archive or folder /nowhere: set RAW"),
         (["sample", "--src", "en", "--tgt", "it"], "choose different ones of de en"),
     ],
 )

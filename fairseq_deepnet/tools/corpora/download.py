@@ -60,15 +60,16 @@ def judge(file: File, path: Path, recorded: str | None) -> str:
         recorded: its SHA-256 in checksums.json.
     """
     size, sha256 = path.stat().st_size, checksum(path, "sha256")
-    known = [(recorded, sha256, RECORDS), (file.sha256, sha256, file.published)]
+    record = f"of an earlier download; remove its line in {path.parent / RECORDS} to accept it"
+    checksums = [(recorded, sha256, record), (file.sha256, sha256, file.published)]
     if file.md5:
-        known.append((file.md5, checksum(path, "md5"), file.published))
+        checksums.append((file.md5, checksum(path, "md5"), file.published))
     if file.size not in (None, size):
         raise ValueError(f"it has {size:,} bytes instead of {file.size:,}")
-    for wanted, found, source in known:
-        if wanted and wanted != found:
+    for expected, actual, source in checksums:
+        if expected and expected != actual:
             raise ValueError(
-                f"its checksum is {found[:12]}... instead of {wanted[:12]}... ({source})"
+                f"its checksum is {actual[:12]}... instead of {expected[:12]}... ({source})"
             )
     if size == 0:
         raise ValueError("it is empty")

@@ -210,7 +210,7 @@ def _published_text(entry: Published, recipe: Recipe, raw: Path | None) -> Text:
         paths = download.fetch(entry.corpus, raw, recipe.languages.split() if parts else ())
     else:
         if not raw.exists():
-            raise ValueError(f"there is no archive or folder RAW={raw}")
+            raise ValueError(f"there is no archive or folder {raw}: set RAW (--raw)")
         paths = (
             [raw] if raw.is_file() else sorted(path for path in raw.rglob("*") if path.is_file())
         )
