@@ -17,7 +17,7 @@ import argparse
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -37,6 +37,14 @@ from fairseq_deepnet.tools.tables import markdown
 if TYPE_CHECKING:
     import pandas as pd
 
+FIGURES: Final = {
+    "fig3a": ("fig3a",),
+    "fig3b": ("fig3b",),
+    "fig3c": ("fig3c",),
+    "fig4": ("fig4a", "fig4b", "fig4c", "fig4d"),
+    "fig5": ("fig5",),
+}
+"""Figure -> its plots, which are tables of paper.yaml."""
 UPDATES: Final = {"fig3a": "26-30", "fig3b": "1-5", "fig4": "26-30", "fig5": "5"}
 """Default updates of a figure, where the paper does not state them."""
 STOCK: Final = "-stock"
@@ -46,13 +54,26 @@ OWN_NAMES: Final = {
     "post-ln-stock_warmup": "Post-LN, warm-up, fairseq's initialisation",
     "post-ln-stock_no-warmup": "Post-LN, no warm-up, fairseq's initialisation",
 }
-"""Curves that the paper does not have."""
+"""Lines that the paper does not have."""
 _MANY: Final = 12
 """Maximum number of columns of a table, and of points with markers."""
+_GRADIENT: Final = "gradient norm"
 _MOVED: Final = "norm of F(x, θᵢ) − F(x, θ₀)"
-Point = tuple[Key, float, float | None]
-"""Key of a curve, x, and the value of a run."""
-
+_INPUT: Final = "norm, mean over LayerNorms"
+_AXES: Final = {
+    "fig3a": ("(a) gradient norm of the top decoder layers, {}", "decoder layer", _GRADIENT),
+    "fig3b": ("(b) gradient norm of the last decoder layer, {}", "layers per side", _GRADIENT),
+    "fig3c": ("(c) validation loss", "epoch, the first is 0", "loss, bits per token"),
+    "fig4a": ("(a) accumulated model update", "updates made", _MOVED),
+    "fig4b": ("(b) LayerNorm input after the feed-forward network", "iteration", _INPUT),
+    "fig4c": ("(c) LayerNorm input after self-attention", "iteration", _INPUT),
+    "fig4d": ("(d) gradient norm of every decoder layer, {}", "decoder layer", _GRADIENT),
+    "fig5": ("model update by depth, {}", "layers per side", _MOVED),
+}
+"""Title and axes of each plot; {} is replaced by the updates."""
+_LOGARITHMIC: Final = ("fig4d", "fig5")
+Point = tuple[Key, float, float]
+"""Key of a line, x, and the value of a run."""
 MISSING: Final = "-"
 _SIZE: Final = (6.2, 4.2)
 _WRAP: Final[dict[str, Any]] = {"break_on_hyphens": False}
@@ -66,34 +87,13 @@ class MonitoredRun:
     records: tuple[Record, ...]
     run: Run
 
-    @property
-    def depth(self) -> float:
-        """Layers of the decoder."""
-        return float(str(self.run.config.options.get("decoder-layers", 0)))
-
-    @property
-    def kind(self) -> Key:
-        """The cell's name without its depth, {kind}_{depth}l."""
-        return self.cell.rpartition("_")[0]
-
-    def at(self, updates: range) -> list[Record]:
-        """Return the records of these updates, as far as the run has them."""
-        return [record for record in self.records if record["update"] in updates]
-
 
 def read_runs(folder: Path) -> list[MonitoredRun]:
-    """Read the cells of a sweep's folder that have started.
-
-    Raises FileNotFoundError if there are none, ValueError for a run outside a sweep.
-    """
+    """Read the cells of a sweep's folder that have started."""
     runs = []
     for path in results.find_runs(folder):
-        if not (path / "config.yaml").is_file():
-            continue
         run = results.read_run(path)
-        if not run.cell.get("places"):
-            raise ValueError(f"{shown(path)} is no cell of a sweep: give the folder of one")
-        cell = path.name.removesuffix(f".seed{run.cell['places'][0]['seed']}")
+        cell = re.sub(r"\.seed\d+$", "", path.name)
         measured = path / records.NAME
         lines = tuple(records.read(measured)) if measured.is_file() else ()
         runs.append(MonitoredRun(cell, lines, run))
@@ -111,10 +111,7 @@ class Plot:
 
     name: str
     title: str
-    x: str
-    y: str
     frame: pd.DataFrame
-    log_y: bool = False
 
     @property
     def columns(self) -> list[float]:
@@ -130,125 +127,66 @@ class Plot:
         return [(str(key), names.get(str(key), str(key)), rows) for key, rows in groups]
 
 
-def window(figure: str, text: str | None) -> range:
-    """Parse the updates of a figure, "10" or "1-5"; by default those of UPDATES."""
-    text = text or UPDATES.get(figure, "1")
-    match = re.fullmatch(r"([1-9]\d*)(?:-([1-9]\d*))?", text)
-    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-    if last < first:
-        raise ValueError(f"--updates {text}: an update from 1 on is expected, or a range as in 1-5")
-    return range(first, last + 1)
+def window(text: str) -> range:
+    """Parse updates, "10" or "1-5"."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
 
 
 def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[Plot]:
     """Build the plots of a figure; raise ValueError if no run has recorded the quantity."""
-    plots = FIGURES[figure](runs, updates)
-    for plot in plots:
-        if plot.frame["ours"].isna().all():
+    import pandas as pd
+
+    plots = []
+    for name in FIGURES[figure]:
+        points = [point for run in runs for point in points_of(name, run, updates)]
+        if not points:
+            sweep = "fig4" if figure == "fig3a" else figure
             raise ValueError(
-                f"{plot.name}: none of these runs has recorded it; run"
-                f" `deepnet sweep {'fig4' if figure == 'fig3a' else figure}`"
+                f"{name}: none of these runs has recorded it; run `deepnet sweep {sweep}`"
             )
+        rows, present = paper.table(name).rows, dict.fromkeys(key for key, _, _ in points)
+        order = sorted(present, key=lambda key: list(rows).index(key) if key in rows else len(rows))
+        values = pd.DataFrame(points, columns=["line", "x", "value"]).astype({"value": float})
+        # not pandas's own mean, which skips NaN
+        ours = values.groupby(["line", "x"])["value"].agg(
+            ours=lambda v: float(np.mean(v.to_numpy())), seeds="size", lowest="min", highest="max"
+        )
+        theirs = [(key, float(x), float(v)) for key in order for x, v in rows.get(key, {}).items()]
+        published = pd.DataFrame(theirs, columns=["line", "x", "paper"]).set_index(["line", "x"])
+        frame = ours.join(published, how="outer").reset_index().astype({"x": float})
+        frame["line"] = pd.Categorical(frame["line"], order)
+        first, last = updates[0], updates[-1]
+        period = f"update {first}" if first == last else f"mean of updates {first} to {last}"
+        title = _AXES[name][0].format(period)
+        plots.append(Plot(name, title, frame.sort_values(["line", "x"])))
     return plots
 
 
-def _plot(
-    name: str, title: str, x: str, y: str, points: Iterable[Point], log_y: bool = False
-) -> Plot:
-    """Build a plot from points and the paper's values for the same lines."""
-    import pandas as pd
-
-    points, rows = list(points), paper.table(name).rows
-    present = dict.fromkeys(key for key, _, _ in points)
-    order = [key for key in rows if key in present] + [key for key in present if key not in rows]
-    measured = [point for point in points if point[2] is not None]
-    values = pd.DataFrame(measured, columns=["line", "x", "value"]).astype({"value": float})
-    # not pandas's own mean, which skips NaN
-    ours = values.groupby(["line", "x"])["value"].agg(
-        ours=lambda v: float(np.mean(v.to_numpy())), seeds="size", lowest="min", highest="max"
-    )
-    theirs = [(key, float(x), float(v)) for key in order for x, v in rows.get(key, {}).items()]
-    published = pd.DataFrame(theirs, columns=["line", "x", "paper"]).set_index(["line", "x"])
-    frame = ours.join(published, how="outer").reset_index().astype({"x": float})
-    frame["line"] = pd.Categorical(frame["line"], order)
-    return Plot(name, title, x, y, frame.sort_values(["line", "x"]), log_y)
-
-
-def _inputs(runs: Sequence[MonitoredRun], part: str) -> list[Point]:
-    """Return the LayerNorm inputs after a sublayer, by iteration."""
-    points = [
-        (run.cell, r["update"] - 1, layer_norm_input(r, part)) for run in runs for r in run.records
-    ]
-    return sorted(points, key=lambda point: point[1])
-
-
-def _moves(runs: Sequence[MonitoredRun]) -> list[Point]:
-    """Return the accumulated model update after each update, and 0 before the first."""
-    points = [(run.cell, r["update"], model_update(r)) for run in runs for r in run.records]
-    points += [(run.cell, 0, 0.0) for run in runs if run.records]
-    return sorted(points, key=lambda point: point[1])
-
-
-def _by_layer(runs: Sequence[MonitoredRun], updates: range, lowest: int = 1) -> Iterator[Point]:
-    for run in runs:
-        for layer, value in enumerate(layer_gradients(run.at(updates)), start=1):
-            if layer >= lowest:
-                yield run.cell, layer, value
-
-
-def _named(updates: range, unit: str = "update") -> str:
-    first, last = updates[0], updates[-1]
-    return f"{unit} {first}" if first == last else f"mean of updates {first} to {last}"
-
-
-def _by_depth(runs: Sequence[MonitoredRun]) -> list[MonitoredRun]:
-    return sorted(runs, key=lambda run: run.depth)
-
-
-def _fig3a(runs: Sequence[MonitoredRun], updates: range) -> list[Plot]:
-    chosen = [run for run in runs if run.cell.endswith("_warmup")]
-    depth = max((int(run.depth) for run in chosen), default=0)
-    title = f"(a) gradient norm of the top decoder layers, {_named(updates)}"
-    points = _by_layer(chosen, updates, lowest=max(1, depth - 5))
-    return [_plot("fig3a", title, "decoder layer", "gradient norm", points)]
-
-
-def _fig3b(runs: Sequence[MonitoredRun], updates: range) -> list[Plot]:
-    title = f"(b) gradient norm of the last decoder layer, {_named(updates)}"
-    layers = ((run, layer_gradients(run.at(updates))) for run in _by_depth(runs))
-    points = [(run.kind, run.depth, norms[-1] if norms else None) for run, norms in layers]
-    return [_plot("fig3b", title, "layers per side", "gradient norm", points)]
-
-
-def _fig3c(runs: Sequence[MonitoredRun], updates: range) -> list[Plot]:
-    epochs = ((run, enumerate(run.run.valid_loss)) for run in runs)
-    points = [(run.cell, epoch, loss) for run, losses in epochs for epoch, (_, loss) in losses]
-    title, x = "(c) validation loss by epoch", "epoch, the first is 0"
-    return [_plot("fig3c", title, x, "loss, bits per token", points)]
-
-
-def _fig4(runs: Sequence[MonitoredRun], updates: range) -> list[Plot]:
-    a, x = "(a) accumulated model update", "updates made"
-    b = "(b) LayerNorm input after the feed-forward network"
-    c = "(c) LayerNorm input after self-attention"
-    d = f"(d) gradient norm of every decoder layer, {_named(updates)}"
-    norm, layers = "norm, mean over LayerNorms", _by_layer(runs, updates)
-    return [
-        _plot("fig4a", a, x, _MOVED, _moves(runs)),
-        _plot("fig4b", b, "iteration", norm, _inputs(runs, "ffn")),
-        _plot("fig4c", c, "iteration", norm, _inputs(runs, "self_attn")),
-        _plot("fig4d", d, "decoder layer", "gradient norm", layers, log_y=True),
-    ]
-
-
-def _fig5(runs: Sequence[MonitoredRun], updates: range) -> list[Plot]:
-    title, x = f"model update by depth, {_named(updates, 'after update')}", "layers per side"
-    updates_of_runs = ((run, mean(map(model_update, run.at(updates)))) for run in _by_depth(runs))
-    points = [(run.kind, run.depth, value) for run, value in updates_of_runs]
-    return [_plot("fig5", title, x, _MOVED, points, log_y=True)]
-
-
-FIGURES: Final = {"fig3a": _fig3a, "fig3b": _fig3b, "fig3c": _fig3c, "fig4": _fig4, "fig5": _fig5}
+def points_of(plot: str, run: MonitoredRun, updates: range) -> list[Point]:
+    """Return the points of a run in a plot: key of the line, x and our value."""
+    cell, kind = run.cell, run.cell.rpartition("_")[0]  # {kind}_{depth}l
+    depth = int(str(run.run.config.options.get("decoder-layers", 0)))
+    chosen = [record for record in run.records if record["update"] in updates]
+    gradients = list(enumerate(layer_gradients(chosen), start=1))
+    points: list[tuple[Key, float, float | None]] = []
+    if plot == "fig3a" and cell.endswith("_warmup"):
+        points = [(cell, layer, norm) for layer, norm in gradients[-6:]]
+    elif plot == "fig3b" and gradients:
+        points = [(kind, depth, gradients[-1][1])]
+    elif plot == "fig3c":
+        points = [(cell, epoch, loss) for epoch, (_, loss) in enumerate(run.run.valid_loss)]
+    elif plot == "fig4a" and run.records:
+        points = [(cell, record["update"], model_update(record)) for record in run.records]
+        points.append((cell, 0, 0.0))
+    elif plot in ("fig4b", "fig4c"):
+        part = "ffn" if plot == "fig4b" else "self_attn"
+        points = [(cell, r["update"] - 1, layer_norm_input(r, part)) for r in run.records]
+    elif plot == "fig4d":
+        points = [(cell, layer, norm) for layer, norm in gradients]
+    elif plot == "fig5":
+        points = [(kind, depth, mean(map(model_update, chosen)))]
+    return [(key, x, value) for key, x, value in points if value is not None]
 
 
 # From records to numbers. A quantity's name and layout are those of monitoring/quantities.md.
@@ -290,15 +228,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="where FIGURE.csv and FIGURE.png go (RUNS)")
     parser.add_argument(
         "--updates",
-        help="which updates, 10 or 1-5 (their mean): of the gradients in fig3a, fig3b and fig4, or"
-        " those made before the model update of fig5 is taken (as in docs/reports/figures.md)",
+        type=window,
+        help="updates of the gradients in fig3a, fig3b and fig4, and of the model update in fig5:"
+        " 10, or 1-5 for their mean (as in docs/reports/figures.md)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Read the runs, print the table, write CSV and image."""
     runs = read_runs(args.runs)
-    plots = make(args.figure, runs, window(args.figure, args.updates))
+    updates = args.updates or window(UPDATES.get(args.figure, "1"))
+    plots = make(args.figure, runs, updates)
     setting = describe_settings(results.table_of([run.run for run in runs]))
     print(to_markdown(plots, setting), end="")
     out = args.out or args.runs
@@ -381,8 +321,6 @@ def _draw_plot(axes: Any, plot: Plot) -> None:
     for key, name, line in plot.lines():
         look = look_of(order.index(key.replace(STOCK, "")))
         color, marker = look["color"], look["marker"]
-        if plot.log_y:
-            line = line.mask(line[["ours", "lowest", "paper"]] <= 0)
         ours, theirs = line.dropna(subset=["ours"]), line.dropna(subset=["paper"])
         style = {"color": color, "marker": marker if len(ours) < _MANY else None, "markersize": 4}
         dashes = "--" if STOCK in key else "-"
@@ -394,10 +332,10 @@ def _draw_plot(axes: Any, plot: Plot) -> None:
             hollow = {"color": color, "marker": marker, "markersize": 5, "linewidth": 1.1}
             hollow |= {"markerfacecolor": "none", "label": f"{name}, paper"}
             axes.plot(theirs["x"], theirs["paper"], ":", **hollow)
-    if plot.log_y:
-        axes.set_yscale("log")
+    if plot.name in _LOGARITHMIC:
+        axes.set_yscale("log", nonpositive="mask")
     axes.set_title(textwrap.fill(plot.title, 70, **_WRAP), fontsize="medium")
-    axes.set_xlabel(plot.x)
-    axes.set_ylabel(f"{plot.y} (logarithmic)" if plot.log_y else plot.y)
+    _, x, y = _AXES[plot.name]
+    axes.set(xlabel=x, ylabel=y)
     axes.xaxis.get_major_locator().set_params(integer=True)
     clean(axes)

@@ -13,6 +13,7 @@ from fairseq_deepnet import cli
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.analysis import (
     OWN_NAMES,
+    UPDATES,
     Plot,
     make,
     read_runs,
@@ -64,7 +65,7 @@ def fig4(tmp_path: Path) -> Path:
 
 
 def panels_of(figure: str, folder: Path, updates: str = "1-2") -> dict[str, Plot]:
-    made = make(figure, read_runs(folder), window(figure, updates))
+    made = make(figure, read_runs(folder), window(updates))
     return {panel.name: panel for panel in made}
 
 
@@ -181,5 +182,5 @@ def test_a_sweep_s_cells_are_the_rows_of_its_figure_and_record_what_it_needs(nam
         assert str(options["lr"]) == "5e-4"
         if name != "fig3c":
             assert options["monitor-interval"] == 1
-            updates = window(name, None)
+            updates = window(UPDATES[name])
             assert updates[-1] <= options["max-update"]
