@@ -318,7 +318,7 @@ def run_cell(folder: Path) -> int:
         last = log.rstrip().rpartition("\n")[2]
         outcome, reason = Status.FAILED, f"{stage} ended with status {status}: {last}"
     elif score is not None:
-        outcome, reason = Status.DONE, score.described()
+        outcome, reason = Status.DONE, f"BLEU {score.headline:.2f}"
     else:
         loss = f", validation nll {run.valid_nll[-1][1]:.3f}" if run.valid_nll else ""
         outcome, reason = Status.DONE, f"trained{loss}"

@@ -43,13 +43,6 @@ class Language:
     ted: str | None = None
     also: tuple[str, ...] = ()
 
-    def in_codes_of(self, codes: str) -> str:
-        """Return its code in "own", "flores101" or "m2m100"; ValueError if it has none."""
-        name: str | None = self.code if codes == "own" else getattr(self, codes)
-        if name is None:
-            raise ValueError(f"{codes} has no code for {self.name} ({self.code})")
-        return name
-
 
 @functools.cache
 def languages() -> dict[str, Language]:
@@ -66,14 +59,7 @@ def find(code: str) -> Language | None:
     """Return the language of a code of OPUS-100, Flores-101, M2M-100 or WMT; None if unknown."""
     if entry := languages().get(code):
         return entry
-    spellings = {
-        entry: (entry.flores101, entry.m2m100, *entry.also) for entry in languages().values()
-    }
-    return next((entry for entry, names in spellings.items() if code in names), None)
-
-
-def language(code: str) -> Language:
-    """Return the language of a code; ValueError if unknown."""
-    if (entry := find(code)) is None:
-        raise ValueError(f"{code!r} is no language known here; {FILE.name} lists them")
-    return entry
+    for entry in languages().values():
+        if code in (entry.flores101, entry.m2m100, *entry.also):
+            return entry
+    return None

@@ -74,13 +74,6 @@ class Score:
         """sacreBLEU, or its mean over the trained directions."""
         return self.values["average"] if "average" in self.values else self.values["bleu"]
 
-    def described(self) -> str:
-        """Return one short text with the numbers."""
-        if "average" in self.values:
-            parts = [f"{key} {value:.2f}" for key, value in self.values.items()]
-            return f"BLEU of {self.facts['directions']} directions: {', '.join(parts)}"
-        return f"BLEU {self.values['bleu']:.2f}"
-
 
 def score_name(words: Sequence[str], text: Path | None = None) -> str:
     """Return the name of a score, which is its request.

@@ -121,19 +121,18 @@ def find_texts(
 
     Raises FileNotFoundError without text.
     """
+    directions = folder.directions("train" if place else split)
+    if place and folder.is_multilingual:
+        directions = [Direction(*pair) for pair in permutations(folder.languages, 2)]
     texts = {}
-    if place is None:
-        for direction in folder.directions(split):
-            source, target = (folder.text(split, direction, language) for language in direction)
-            texts[direction] = (source, target)
-    else:
-        pairs = permutations(folder.languages, 2)
-        every = [Direction(*pair) for pair in pairs if folder.is_multilingual]
-        for direction in every or folder.directions("train"):
+    for direction in directions:
+        source, target = (folder.text(split, direction, language) for language in direction)
+        if place:
             prefix = f"{split}.{direction}"
-            if any(place.glob(f"{prefix}.*")):
-                source, target = (find_side(f"{place}/{prefix}", side) for side in direction)
-                texts[direction] = (source, target)
+            if not any(place.glob(f"{prefix}.*")):
+                continue
+            source, target = (find_side(f"{place}/{prefix}", language) for language in direction)
+        texts[direction] = (source, target)
     if not texts:
         raise FileNotFoundError(
             f"{shown(place or folder.path)} has no text of the {split} set: choose another with"

@@ -20,7 +20,7 @@ from fairseq_deepnet.records import record_of
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.moses import detokenise
 from fairseq_deepnet.tools.corpora.published import opened
-from fairseq_deepnet.tools.languages import find, language
+from fairseq_deepnet.tools.languages import find, languages
 
 FOLDER: Final = RESOURCES / "configs" / "evaluation"
 RECORD: Final = "evaluation.json"
@@ -64,7 +64,7 @@ def read_files(
     raw: Path, content: Mapping[str, Any], codes: Sequence[str]
 ) -> Iterator[ParallelText]:
     """Read files that contain one side each, with names by `files` of the definition."""
-    called = {code: language(code).in_codes_of(content["codes"]) for code in codes}
+    called = {code: getattr(languages()[code], content["codes"]) for code in codes}
     names = {
         pair: [content["files"].format(pair="-".join(pair), side=called[code]) for code in pair]
         for pair in permutations(sorted(codes), 2)
@@ -83,7 +83,7 @@ def read_ted(raw: Path, content: Mapping[str, Any], codes: Sequence[str]) -> Ite
     header, *rows = (line.split("\t") for line in read_raw(raw, [name])[name])
     sides = {}
     for code in codes:
-        column = header.index(language(code).ted or code)
+        column = header.index(languages()[code].ted or code)
         cells = (" ".join(row[column].split()) if column < len(row) else "" for row in rows)
         sides[code] = ["" if cell in NO_TALK else detokenise(cell, code) for cell in cells]
     for pair in permutations(sorted(codes), 2):

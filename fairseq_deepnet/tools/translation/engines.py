@@ -212,35 +212,26 @@ class CTranslate2Model(Engine):
 
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
         """Return the search's best translations of each line with their scores."""
-        with_token = self.tokens.get("target")
-        prefix = [self.tokens["tokens"][direction.target]] if with_token else []
-        encoded = encode_lines(self.models[direction.source], lines, 1)
+        tokens, named = self.tokens.get("tokens", {}), self.tokens.get("source")
+        prefix = [tokens[direction.target]] if self.tokens.get("target") else []
+        first = [tokens[direction.source if named == "src" else direction.target]] if named else []
+        pieces = [line.split() for line in encode_lines(self.models[direction.source], lines, 1)]
+        self.cut += sum(len(line) > self.limit for line in pieces)
         results = self.translator.translate_batch(
-            [self._pieces(line, direction) for line in encoded],
+            [[*first, *line[: self.limit]] for line in pieces],
             [prefix] * len(lines) if prefix else None,
             max_batch_size=self.batch,
             **self.search,
             return_scores=True,
             suppress_sequences=NEVER,
-            max_input_length=0,  # `_pieces` cuts, and counts what it cuts
+            max_input_length=0,  # cut above, with a count
             max_decoding_length=self.longest,
         )
         model = self.models[direction.target]
         return [
             [
-                Hypothesis(decode_line(model, " ".join(pieces[len(prefix) :])), score)
-                for pieces, score in zip(result.hypotheses, result.scores, strict=True)
+                Hypothesis(decode_line(model, " ".join(words[len(prefix) :])), score)
+                for words, score in zip(result.hypotheses, result.scores, strict=True)
             ]
             for result in results
         ]
-
-    def _pieces(self, line: str, direction: Direction) -> list[str]:
-        """Return the pieces of an encoded line, cut, after a language token if there is one."""
-        pieces = line.split()
-        if len(pieces) > self.limit:
-            self.cut += 1
-            pieces = pieces[: self.limit]
-        if named := self.tokens.get("source"):
-            language = direction.source if named == "src" else direction.target
-            pieces = [self.tokens["tokens"][language], *pieces]
-        return pieces
