@@ -74,12 +74,6 @@ class TrainedModel:
         return self.path
 
 
-def checkpoint_folder(target: Path) -> Path:
-    """Return the folder of checkpoints: a run's checkpoints/, else the folder itself."""
-    inside = target / "checkpoints"
-    return inside if inside.is_dir() else target
-
-
 def choose_model(target: Path, average: int) -> TrainedModel:
     """Return the model of a run folder or a checkpoint.
 
@@ -87,8 +81,9 @@ def choose_model(target: Path, average: int) -> TrainedModel:
     `average` > 0 the mean of that many last checkpoints. Raises FileNotFoundError for a missing
     file, ValueError for an average of a single checkpoint.
     """
-    # a link to a checkpoint may lie anywhere
-    folder = target.resolve().parent if target.is_file() else checkpoint_folder(target)
+    folder = target / "checkpoints" if (target / "checkpoints").is_dir() else target
+    if target.is_file():
+        folder = target.resolve().parent  # a link to a checkpoint may lie anywhere
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no run or checkpoint {target}")
     above = folder.resolve().parent
@@ -270,9 +265,9 @@ def run(args: argparse.Namespace) -> int:
     """Average, and print the file written."""
     paths: list[Path] = args.inputs
     if args.last is not None:
-        if len(paths) != 1:
-            raise ValueError("--last takes one folder: a run, or its checkpoints/")
-        paths = last_checkpoints(checkpoint_folder(paths[0]), args.last)
+        if len(paths) != 1 or args.last < 1:
+            raise ValueError("--last N takes one run, or its checkpoints/, and at least 1")
+        paths = choose_model(paths[0], args.last).sources
     average_checkpoints(paths, args.out)
     for path in paths:
         say(f"averaged {path}")

@@ -125,7 +125,7 @@ def test_tokenised_bleu_is_what_fairseq_prints() -> None:
             symbols.encode_line(reference, add_if_not_exist=True),
             symbols.encode_line(moses.remove_bpe(line), add_if_not_exist=True),
         )
-    scores = scoring.score_tokens(pieces, references, lowercase=True)
+    scores = scoring.score_tokens(pieces, references)
     assert scores["bleu_tokenised"] == pytest.approx(scorer.score(), abs=0.01)
     assert 20 < scores["bleu_tokenised"] < 90
     assert "tok:none" in scores["bleu_tokenised_signature"]

@@ -12,7 +12,6 @@ import importlib.util
 import itertools
 import math
 import multiprocessing
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -181,8 +180,7 @@ def translate_all(
     devices = context.Queue()
     for index in range(processes):
         devices.put(index % gpus if gpus else None)
-    pause = 1 if sys.stderr.isatty() else 10
-    bar = tqdm(unit=" sentences", mininterval=pause, disable=len(jobs) > 1, leave=False)
+    bar = tqdm(unit=" sentences", mininterval=2, disable=len(jobs) > 1, leave=False)
 
     def work(job: Job) -> dict[str, Any]:
         lines = job.lines()

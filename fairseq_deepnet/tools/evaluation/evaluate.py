@@ -75,7 +75,11 @@ def score(args: argparse.Namespace) -> tuple[Path, str]:
 
     Returns the record, or the folder of the records of many directions, and a text.
     """
-    refuse_options(args)
+    if args.spm == "none":
+        raise ValueError("--spm none: BLEU is of text, not of tokens; give the sentencepiece model")
+    for word in args.extra:
+        if word.partition("=")[0] in _SET_HERE:
+            raise ValueError(f"{word}: use an option of deepnet evaluate; subwords are joined here")
     model = choose_model(args.target, args.average)
     data = find_data(model, args.data, args.spm)
     if data.is_monolingual:
@@ -100,15 +104,6 @@ def score(args: argparse.Namespace) -> tuple[Path, str]:
         bleu, signature = facts[scoring.TOKENISED], facts[f"{scoring.TOKENISED}_signature"]
         lines.append(f"tokenised BLEU {bleu:.2f} of Moses tokens, not sacreBLEU  [{signature}]")
     return job.record, "\n".join(lines)
-
-
-def refuse_options(args: argparse.Namespace) -> None:
-    """Raise ValueError for options that make no score of text."""
-    if args.spm == "none":
-        raise ValueError("--spm none: BLEU is of text, not of tokens; give the sentencepiece model")
-    for word in args.extra:
-        if word.partition("=")[0] in _SET_HERE:
-            raise ValueError(f"{word}: use an option of deepnet evaluate; subwords are joined here")
 
 
 def find_texts(

@@ -21,6 +21,7 @@ from fairseq_deepnet.tools import trained_model
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, DataFolder
 from fairseq_deepnet.tools.corpora.text import count_words, read_lines
 from fairseq_deepnet.tools.scores import score_name
+from fairseq_deepnet.tools.trained_model import TrainedModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,10 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(
-    args: argparse.Namespace,
-    model: trained_model.TrainedModel,
-    data: DataFolder,
-    task: dict[str, Any],
+    args: argparse.Namespace, model: TrainedModel, data: DataFolder, task: dict[str, Any]
 ) -> dict[str, Any]:
     """Run fairseq-eval-lm, or fairseq-validate for a masked model; return the facts to record."""
     model.make()

@@ -25,8 +25,6 @@ from fairseq_deepnet.tools.export import is_exported
 from fairseq_deepnet.tools.translation import engines
 
 STANDARD_INPUT: Final = Path("/dev/stdin")
-HALF: Final = ("bf16", "fp16")
-"""Options of fairseq-generate for the type of the weights."""
 
 
 def open_engine(args: argparse.Namespace) -> tuple[engines.Engine, Direction, str]:
@@ -40,7 +38,7 @@ def open_engine(args: argparse.Namespace) -> tuple[engines.Engine, Direction, st
     batch, nbest = args.batch_sentences, args.nbest or 1
     if not 1 <= nbest <= args.beam:
         raise ValueError(f"--nbest {nbest} of a beam of {args.beam}: 1 to --beam")
-    half = [f"--{name}" for name in HALF if getattr(args, name)]
+    half = [f"--{name}" for name in ("bf16", "fp16") if getattr(args, name)]
     if is_exported(args.model):
         if args.data is not None or args.average or half:
             raise ValueError(
@@ -104,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nbest", type=int, metavar="N", help=nbest)
     parser.add_argument("--threads", type=int, help="cores to use (all, or OMP_NUM_THREADS)")
     precision = parser.add_mutually_exclusive_group()
-    for name in HALF:
+    for name in ("bf16", "fp16"):
         precision.add_argument(f"--{name}", action="store_true", help=f"fairseq: {name} (fp32)")
     window = (
         f"lines that are read before they are translated ({engines.WINDOW} per thread; typed: 1)"
