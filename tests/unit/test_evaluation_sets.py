@@ -48,6 +48,15 @@ def test_flores_is_read_from_its_archive_in_the_codes_of_the_model(tmp_path: Pat
     assert sum(path.is_symlink() for path in out.iterdir()) == 9  # twelve sides, three texts
 
 
+def test_both_directions_of_a_pair_have_its_files_of_opus_100(tmp_path: Path) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    raw.mkdir()
+    for code in ("de", "fr"):
+        (raw / f"opus.de-fr-test.{code}").write_text(f"{code}\n", encoding="utf-8")
+    assert make("opus30", raw, out, model=["fr", "de"]) == {"fr-de": 1, "de-fr": 1}
+    assert text(out, "opus30.fr-de.fr") == text(out, "opus30.de-fr.fr") == ["fr"]
+
+
 def test_ted_is_detokenised_and_pairs_have_what_both_languages_have(tmp_path: Path) -> None:
     pytest.importorskip("sacremoses", reason="needs the extra moses")
     out = tmp_path / "out"

@@ -65,13 +65,13 @@ def read_files(
 ) -> Iterator[ParallelText]:
     """Read files that contain one side each, with names by `files` of the definition."""
     called = {code: getattr(languages()[code], content["codes"]) for code in codes}
-    names = {
-        pair: [content["files"].format(pair="-".join(pair), side=called[code]) for code in pair]
-        for pair in permutations(sorted(codes), 2)
-    }
+    names, file = {}, content["files"].format
+    for pair in permutations(codes, 2):
+        direction = Direction(*pair)
+        names[direction] = [file(pair=direction.pair, side=called[code]) for code in pair]
     lines = read_raw(raw, sorted({name for sides in names.values() for name in sides}))
-    for pair, (source, target) in names.items():
-        yield ParallelText(Direction(*pair), lines[source], lines[target])
+    for direction, (source, target) in names.items():
+        yield ParallelText(direction, lines[source], lines[target])
 
 
 def read_ted(raw: Path, content: Mapping[str, Any], codes: Sequence[str]) -> Iterator[ParallelText]:
@@ -86,7 +86,7 @@ def read_ted(raw: Path, content: Mapping[str, Any], codes: Sequence[str]) -> Ite
         column = header.index(languages()[code].ted or code)
         cells = (" ".join(row[column].split()) if column < len(row) else "" for row in rows)
         sides[code] = ["" if cell in NO_TALK else detokenise(cell, code) for cell in cells]
-    for pair in permutations(sorted(codes), 2):
+    for pair in permutations(codes, 2):
         both = [cells for cells in zip(*(sides[code] for code in pair), strict=True) if all(cells)]
         source, target = map(list, zip(*both, strict=True))
         yield ParallelText(Direction(*pair), source, target)
