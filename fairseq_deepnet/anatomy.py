@@ -16,7 +16,6 @@ from .schemes import NormPlacement, Role, Side, Sublayer
 
 ATTENTION_ROLES = (Role.Q_PROJ, Role.K_PROJ, Role.V_PROJ, Role.OUT_PROJ)
 TABLE = "embed_tokens"
-PROJECTIONS = ("output_projection", "lm_head", "embed_out")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,12 +130,3 @@ def _linear(home: nn.Module, role: Role) -> nn.Linear:
 def kind_of(sublayer: Sublayer, role: Role) -> str:
     """Return fairseq's name of a linear map, as in reports: `self_attn.q_proj`, `fc1`."""
     return role.value if sublayer is Sublayer.FFN else f"{sublayer.value}.{role.value}"
-
-
-def projections(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules, with names, that map features to the vocabulary."""
-    for name, module in model.named_modules():
-        if name.rpartition(".")[2] in PROJECTIONS and isinstance(
-            getattr(module, "weight", None), nn.Parameter
-        ):
-            yield name, module

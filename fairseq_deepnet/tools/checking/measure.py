@@ -91,7 +91,7 @@ def rms(x: Tensor) -> float:
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Return True if two tensors are the same but for rounding."""
+    """Return True if two tensors are equal, except for rounding."""
     return a.shape == b.shape and bool((a - b).norm() <= SAME * b.norm())
 
 
@@ -104,7 +104,7 @@ def first_tensor(output: Any) -> Tensor:
 
 @contextmanager
 def recording(
-    modules: Iterable[nn.Module | None], randomised: Container[nn.Module] = ()
+    modules: Iterable[nn.Module], randomised: Container[nn.Module] = ()
 ) -> Iterator[Calls]:
     """Record the calls of modules; those in `randomised` get a random input, so that no layer sees
     what is wrong below it.
@@ -128,9 +128,8 @@ def recording(
 
     hooks: list[Any] = []
     for module in dict.fromkeys(modules):
-        if module is not None:
-            hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
-            hooks.append(module.register_forward_hook(leave))
+        hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+        hooks.append(module.register_forward_hook(leave))
     try:
         yield calls
     finally:
@@ -267,21 +266,23 @@ def fit_layer(layer: Layer, norms: Sequence[nn.Module], calls: Calls) -> LayerFi
 
 
 def _left(z: Tensor, *terms: Tensor) -> float:
-    """Return what least squares leaves of z in terms of others."""
+    """Return the residue of z after least squares on other tensors."""
     columns = torch.stack([*terms, torch.ones_like(z)], dim=-1).flatten(0, 1)
     z = z.reshape(-1, 1)
     return float((columns @ torch.linalg.lstsq(columns, z).solution - z).norm())
 
 
 def times(a: Tensor, b: Tensor) -> float:
-    """Return the number that makes b of a; 0 where none does."""
+    """Return the factor f of b = f a, or 0 if there is none."""
     factor = float((a * b).sum() / a.square().sum())
     return factor if same(factor * a, b) else 0.0
 
 
 def fit(norm: NormPlacement | None, x: Tensor, b: Tensor, z: Tensor, bottom: Tensor) -> Fit:
-    """Solve z = a x + c b + d: one a and c if that is exact, else one per channel if that is, else
-    with the layer's input `bottom`, too.
+    """Solve z = a x + c b + d.
+
+    If one a and c for all channels are not exact, try one per channel, then an additional multiple
+    of the layer's input `bottom`.
     """
     solve, weight = torch.linalg.lstsq, 0.0
     columns = torch.stack([x, b, torch.ones_like(x)], dim=-1)
@@ -307,13 +308,13 @@ def fit(norm: NormPlacement | None, x: Tensor, b: Tensor, z: Tensor, bottom: Ten
 def expected_layer(
     residuals: Sequence[Residual], scheme: ResidualScheme, measured: LayerFit
 ) -> LayerFit:
-    """Fit what a scheme's residuals make of the same streams, branches and LayerNorms."""
+    """Fit a scheme's residuals, given the same streams, branches and LayerNorms."""
     width = measured.sublayers[0].x.size(-1)
     stream: Any = measured.input[:, : scheme.streams * width]
     fits: list[Fit] = []
     for residual, actual in zip(residuals, measured.sublayers, strict=True):
         residual.double()
-        if fits:  # an error below is reported there, and goes no further
+        if fits:  # an error in a lower sublayer is reported there only
             stream = actual.x if isinstance(stream, Tensor) else (actual.x, *stream[1:])
         summed: list[Tensor] = []
 

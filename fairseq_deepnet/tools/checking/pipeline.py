@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from fairseq_deepnet.anatomy import Stack
 from fairseq_deepnet.schemes import (
@@ -62,21 +63,14 @@ def check(
     Raises:
         ValueError: for an unknown claim or style, and where no layers are found.
     """
-    model, batch = copy.deepcopy(model).double().eval(), _as_double(batch)
+    model = copy.deepcopy(model).double().eval()
+    batch = tree_map(lambda x: x.double() if torch.is_floating_point(x) else x, batch)
     stacks = find_layers(model, layers)
     depths = Depths(*(sum(len(s.layers) for s in stacks if s.side is side) for side in Side))
     scheme = scheme_class(claims)(depths)
     schemes = {stack.side: scheme for stack in stacks}
     claim = Claim(schemes, schemes, f"claims={claims!r} says")
     return compare(model, stacks, claim, batch, type(model).__name__, trained)
-
-
-def _as_double(batch: Any) -> Any:
-    if isinstance(batch, Tensor):
-        return batch.double() if batch.is_floating_point() else batch
-    if isinstance(batch, Mapping):
-        return {name: _as_double(value) for name, value in batch.items()}
-    return [_as_double(value) for value in batch] if isinstance(batch, tuple | list) else batch
 
 
 def compare(

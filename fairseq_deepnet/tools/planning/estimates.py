@@ -138,7 +138,8 @@ def estimate(
     if min(vocabulary) < 5:
         raise ValueError(f"--vocabulary {min(vocabulary)}: at least 5, fairseq has four symbols")
     args = fairseq_options.parse_training(["DATA", *configs.to_arguments(config.options)])
-    require_plannable(args.arch)
+    if ARCH_MODEL_REGISTRY.get(args.arch) not in (DeepNetTransformerModel, TransformerModel):
+        raise ValueError(f"--arch {args.arch}: only encoder-decoders can be planned")
     model, training = read_model(args, vocabulary), read_training(args, gpus, length)
     if training.precision == "fp16" and not gpus:
         raise ValueError("--fp16 needs a GPU; the CPU trains in fp32 or bf16")
@@ -150,15 +151,6 @@ def estimate(
             training, max_tokens=batch.max_tokens, update_freq=batch.update_freq
         )
     return make_plan(model, training, memory_gib, length)
-
-
-def require_plannable(arch: str) -> None:
-    """Raise ValueError for a model that is no encoder-decoder of ours or of fairseq's."""
-    if ARCH_MODEL_REGISTRY.get(arch) not in (DeepNetTransformerModel, TransformerModel):
-        raise ValueError(
-            f"--arch {arch}: only encoder-decoders can be planned: deepnet_transformer,"
-            " fairseq's transformer and their named shapes"
-        )
 
 
 def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:

@@ -1,7 +1,6 @@
-"""`deepnet plan`: what a training needs, before it starts.
+"""`deepnet plan`: parameters, memory and operations of a training run.
 
-Modules that load torch are imported where they are used, so that help and bad usage are answered at
-once.
+Modules that load torch are imported inside functions, so that help and usage errors are fast.
 """
 
 from __future__ import annotations
@@ -40,14 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     entries = "entries of the dictionary, or of source and target"
     add("--vocabulary", metavar="N[,M]", help=entries)
     add("--data", type=Path, help="the data folder, for its dictionaries")
-    auto = "auto: as the options say, else bf16 on GPUs, as scripts/train.sh does"
-    add("--precision", choices=("auto", "bf16", "fp16", "fp32"), default="auto", help=auto)
     add("--length", type=int, default=32, help=f"subwords of a sentence, as assumed {default}")
     add("--json", action="store_true", help="JSON on stdout")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan; 0 if it fits as it is or with other options, 1 if nothing makes it fit."""
+    """Print the plan; return 0 if the run fits, possibly with other options, else 1."""
     config, notes = read_config(args)
 
     from fairseq_deepnet.tools.planning.advice import advise
@@ -72,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_config(args: argparse.Namespace) -> tuple[configs.Config, list[str]]:
-    """Return the config that the words and --arch name, and what was assumed."""
+    """Return the config of the words and --arch, and the assumptions made."""
     words, assumptions = list(args.words), []
     named = bool(words) and "=" not in words[0]
     if not named and args.arch is None:
@@ -83,19 +80,14 @@ def read_config(args: argparse.Namespace) -> tuple[configs.Config, list[str]]:
         if first[:-1]:
             assumptions.append(f"configs/base.yaml and {' '.join(first[:-1])}, unless overridden")
     config = configs.load_config(name, [*first, *words])
-    if args.precision == "auto":
-        if args.gpus and not any(config.options.get(name) for name in HALF):
-            config.options["bf16"] = True
-            assumptions.append("bf16, as scripts/train.sh trains on GPUs that can")
-    else:
-        config.options = {k: v for k, v in config.options.items() if k not in HALF}
-        if args.precision != "fp32":
-            config.options[args.precision] = True
+    if args.gpus and not any(name in config.options for name in HALF):
+        config.options["bf16"] = True
+        assumptions.append("bf16, as scripts/train.sh trains on GPUs that can; fp32 is bf16=false")
     return config, assumptions
 
 
 def as_text(plan: Plan, steps: list[Step], assumptions: list[str]) -> str:
-    """Return the report: what is needed in one table, what makes it fit, and assumptions."""
+    """Return the report: one table of needs, options that make the run fit, and assumptions."""
     training, content, rows = plan.training, as_json(plan, steps), []
     units = {"parameters": (1, ",.0f"), "memory_bytes": (GIB, ",.2f"), "flops": (1e12, ",.3f")}
     heads = {"parameters": "parameters", "memory_bytes": "GiB", "flops": "TFLOP per update"}
@@ -143,7 +135,7 @@ def _notes(plan: Plan) -> list[str]:
 
 
 def as_json(plan: Plan, steps: list[Step]) -> dict[str, Any]:
-    """Return the same for programs: bytes and operations."""
+    """Return the report as plain values: bytes and operations."""
     last, passes = steps[-1], plan.training.update_freq * plan.training.devices
     counts = dataclasses.asdict(plan.counts)
     counts["layer"] = {side.value: number for side, number in plan.counts.layer.items()}
