@@ -12,9 +12,8 @@
 # Variables (with defaults):
 #   DEPTH     layers of the encoder and of the decoder (18)
 #   SEED      seed of initialisation and batches (1)
-#   UPDATES   training length (configs/sample.yaml)
 #   DATA      data folder (data/sample.de-en)
-#   OUT       folder of the results (runs/quickstart, plus DEPTH, SEED and UPDATES if they differ)
+#   OUT       folder of the results (runs/quickstart, plus DEPTH and SEED if they differ)
 #   GPUS      0: CPU; 1: one model after the other on one GPU; 2: a GPU for each (all visible GPUs)
 #   DRY_RUN   1: print the commands and end (0)
 #

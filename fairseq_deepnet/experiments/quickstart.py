@@ -26,8 +26,6 @@ _SECONDS: Final = 2.0
 """Time between two readings of the log."""
 _NOTHING: Final = 10.0
 """BLEU below which a model does not translate."""
-_HALF: Final = 0.5
-"""Fraction of the other model's BLEU below which a model did not learn."""
 WHERE_NEXT: Final = """
 Loss curves: {}
 
@@ -44,9 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--depth", type=int, default=18, help="layers of the encoder and of the decoder (18)")
     add("--seed", type=int, default=1, help="of initialisation and batches (1)")
-    add("--updates", type=int, help="training length (configs/sample.yaml)")
     add("--data", type=Path, default=ROOT / "data/sample.de-en", help="data (data/sample.de-en)")
-    out = "folder of the results (runs/quickstart; other depths, seeds and lengths are added)"
+    out = "folder of the results (runs/quickstart; other depths and seeds are added)"
     add("--out", type=Path, help=out)
     add("--gpus", default="all", help="0: the CPU; else one GPU per model (all visible)")
     add("--dry-run", action="store_true", help="print the plan and end")
@@ -60,10 +57,8 @@ def run(args: argparse.Namespace) -> int:
     if args.depth < 1:
         raise ValueError(f"--depth {args.depth}: at least 1 is needed")
     words = [f"encoder-layers={args.depth}", f"decoder-layers={args.depth}"]
-    words += [] if args.updates is None else [f"max-update={args.updates}"]
     name = f"quickstart_{args.depth}l" if args.depth != 18 else "quickstart"
     name += f"_seed{args.seed}" if args.seed != 1 else ""
-    name += f"_{args.updates}updates" if args.updates is not None else ""
     folder = args.out or ROOT / "runs" / name
     definition = grid.load_sweep("quickstart")
     changed = grid.override(definition, words, {"recipe.data": shown(args.data)})
@@ -106,28 +101,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def verdict(deep: Run, twin: Run) -> str:
-    """Return a paragraph that the numbers of both runs support."""
-    scores = []
-    for name, run in zip(MODELS, (deep, twin), strict=True):
-        if run.score is None:
-            return f"{name} ended early and left no model to score: {run.reason}"
-        scores.append(run.score.values["bleu"])
-    updates = f"{deep.updates:,} updates"
-    if max(scores) < _NOTHING:
-        return (
-            f"Neither model learnt to translate in {updates}: both are below {_NOTHING:g} BLEU."
-            " A lower lr (configs/sample.yaml), another SEED or DEPTH may help."
-        )
+    """Return a sentence that the scores of both runs support."""
+    scores = [run.score.values["bleu"] if run.score else 0.0 for run in (deep, twin)]
     ahead, behind = MODELS if scores[0] > scores[1] else MODELS[::-1]
-    if min(scores) < _HALF * max(scores):
-        return (
-            f"With the same seed, data and options, {ahead} learnt to translate in {updates}"
-            f" and {behind} did not."
-        )
-    return (
-        f"Both models trained at this depth; with the same seed, data and options {ahead} is"
-        f" {abs(scores[0] - scores[1]):.1f} BLEU ahead after {updates}."
-    )
+    low, high = sorted(scores)
+    updates = f"{deep.updates:,} updates"
+    if high < _NOTHING:
+        return f"Neither model learnt to translate in {updates}; try another SEED or DEPTH."
+    same = "With the same seed, data and options,"
+    if low < high / 2:
+        return f"{same} {ahead} learnt to translate in {updates} and {behind} did not."
+    return f"{same} {ahead} is {high - low:.1f} BLEU ahead after {updates}."
 
 
 def summary(deep: Run, twin: Run, depth: str, texts: tuple[list[str], list[str]]) -> str:

@@ -60,16 +60,13 @@ def run(args: argparse.Namespace) -> int:
     sweep = grid.load_sweep(args.sweep)
     cells = choose_cells(args, sweep)
     folder = args.runs or ROOT / "runs" / sweep.name
-    visible = visible_gpus()
-    if args.dry_run and args.gpus.isdecimal():
-        visible = [str(number) for number in range(int(args.gpus))]  # a plan for another machine
-    shares = divide(args.gpus, args.parallel, visible, all_cores())
     refuse_changes(folder, cells)
     plan = plan_text(f"{sweep.title}: {shown(folder)}", cells, folder)
     if args.dry_run:
         print(plan, end="")
         return 0
     refuse_missing_data(cells)
+    shares = divide(args.gpus, args.parallel, visible_gpus(), all_cores())
     from fairseq_deepnet.experiments import report  # without pandas it fails before any training
 
     say(plan)
@@ -92,10 +89,8 @@ def choose_cells(args: argparse.Namespace, sweep: grid.Sweep) -> list[Cell]:
     changed = grid.override(sweep, args.overrides, data)
     for panel in changed.panels.values():
         panel["config"] = args.config or panel["config"]
-    seeds = [word.strip() for word in args.seeds.split(",")]
-    if not all(word.isdecimal() for word in seeds) or len(set(seeds)) != len(seeds):
-        raise ValueError(f"--seeds {args.seeds}: different numbers are expected, such as 1,2,3")
-    return grid.choose(grid.expand(changed, list(map(int, seeds))), args.only)
+    seeds = list(map(int, args.seeds.split(",")))
+    return grid.choose(grid.expand(changed, seeds), args.only)
 
 
 def status_of(folder: Path) -> Status:
@@ -196,13 +191,10 @@ def train(
         waiting = []
         for number, cell in enumerate(cells):
             place = folder / cell.name
-            result, is_finished = read_json(place / RESULT), status_of(place) is Status.DIVERGED
-            if status_of(place) is Status.DONE:
-                is_finished = cell.score in (None, result.get("scored"))
-            if not is_finished:
+            status, scored = status_of(place), read_json(place / RESULT).get("scored")
+            is_done = status is Status.DONE and cell.score in (None, scored)
+            if not is_done and status is not Status.DIVERGED:
                 waiting.append((number, cell))
-        if not waiting:
-            say("every cell has its result: nothing to do")
         working: dict[subprocess.Popen[bytes], tuple[str, Path, Share, float]] = {}
         free, total = list(shares), len(waiting)
         try:

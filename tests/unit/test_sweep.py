@@ -134,7 +134,7 @@ def is_running(process: int) -> bool:
     return state != "Z"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_sweep_that_ends_leaves_nothing_running_and_resumes(rig: Rig, number: int) -> None:
     code = (
         "import sys; from tests.unit.test_sweep import Rig; from pathlib import Path\n"
