@@ -21,6 +21,9 @@ DRAWS = 4
 deviation of 0.14 between draws (bf16, 64 wide, 24 draws): one draw in ten exceeds ALLOWED."""
 PADDING = 1
 LOSS_SCALE = 128.0  # fairseq's first for --fp16
+STREAM_LAYERS = (6, 18, 100)
+STREAM_LIMIT = 0.01
+"""Largest gradient error with --residual-dtype float32, from 18 layers on."""
 HEAD = ["model", "precision", "of", "against", "loss", "logits", "gradients", "worst", ""]
 
 
@@ -107,6 +110,36 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     return lines
 
 
+def measure_streams(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return a row per depth, precision and --residual-dtype, for DeepNorm at width 64.
+
+    Weights are rounded before either model computes, so that only activations differ.
+    """
+    from side_by_side.worker import build, load
+
+    lines = []
+    load(System("ours", "ours"))
+    for layers in STREAM_LAYERS:
+        if layers > max(6, *options.layers):
+            continue
+        shape = Shape(layers, 64, options.vocabulary, min(1024, options.tokens))
+        for residual_dtype in ("model", "float32"):
+            system = System("ours", "ours", ("--dropout=0", f"--residual-dtype={residual_dtype}"))
+            torch.manual_seed(1)
+            trainer = build(system, shape, options.device)
+            sample, criterion = padded_batch(trainer), trainer.get_criterion()
+            for precision in options.precisions:
+                model = copy.deepcopy(trainer.get_model()).to(TYPES[precision]).float()
+                exact = numbers(model, criterion, sample, torch.float32)
+                off = distances(numbers(model, criterion, sample, TYPES[precision]), exact)
+                right = None
+                if residual_dtype == "float32" and layers > STREAM_LAYERS[0]:
+                    right = off["gradients"] <= STREAM_LIMIT
+                lines.append({"model": shape.name, "precision": precision, **off, "right": right})
+                lines[-1] |= {"of": f"stream: {residual_dtype}", "against": "itself, fp32"}
+    return lines
+
+
 def draw(
     seed: int, shape: Shape, options: argparse.Namespace
 ) -> dict[tuple[str, str], dict[str, float]]:
@@ -151,3 +184,6 @@ def row(line: dict[str, Any]) -> str:
     cells = [line[key] for key in ("model", "precision", "of", "against")]
     cells += [f"{line[key]:.1e}" for key in ("loss", "logits", "gradients", "worst")]
     return tables.line([*cells, {None: "", True: "ok", False: "**off**"}[line["right"]]])
+
+
+PARTS = {"correctness": measure, "streams": measure_streams}

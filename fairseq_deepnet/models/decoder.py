@@ -27,10 +27,10 @@ from ..modules import (
     run_layers,
     target_mask,
 )
-from ..schemes import NormPlacement, Place, ResidualScheme, Side
+from ..schemes import LayerNorm, NormPlacement, Place, ResidualScheme, Side
 from .encoder import EncoderOut, hypotheses_per_sentence
 from .options import build_layer, layer_shape
-from .running_options import checkpointing_of
+from .running_options import checkpointing_of, streams_in_fp32
 from .scheme_options import log_learned
 
 DECODING_KEY = "deepnet.decoding"
@@ -64,6 +64,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         self.checkpointing = checkpointing_of(
             cfg, Side.DECODER, scheme, layer_shape(cfg, Side.DECODER)
         )
+        self.streams_in_fp32 = streams_in_fp32(cfg, scheme)
         self.call_layer = CompiledLayers() if getattr(cfg, "compile", False) else call_layer
         self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)
         self.combination = scheme.build_combination(Side.DECODER, self.embed_dim)
@@ -72,7 +73,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         if cfg.layernorm_embedding:
             self.layernorm_embedding = nn.LayerNorm(self.embed_dim)
         has_norm = scheme.norm is NormPlacement.PRE and not cfg.no_decoder_final_norm
-        self.layer_norm = nn.LayerNorm(self.embed_dim) if has_norm else None
+        self.layer_norm = LayerNorm(self.embed_dim) if has_norm else None
         # Supervised alignments need attention weights in training; otherwise only printing does.
         self.need_attn = bool(getattr(cfg, "load_alignments", False))
 
@@ -138,6 +139,8 @@ class DeepNetDecoder(TransformerDecoderBase):
         if alignment_layer is None and self.need_attn:
             alignment_layer = self.num_layers - 1
         x = self.embed(prev_output_tokens, incremental_state)
+        dtype = x.dtype
+        x = x.float() if self.streams_in_fp32 else x
         if incremental_state is None:
             if self_mask is None:
                 self_mask = self.self_mask(prev_output_tokens, full_context_alignment)
@@ -158,6 +161,7 @@ class DeepNetDecoder(TransformerDecoderBase):
             x = self.layer_norm(x)
         if self.output_transform is not None:
             x = self.output_transform(x)
+        x = x.to(dtype)
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
         return x, {

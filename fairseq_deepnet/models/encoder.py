@@ -23,9 +23,9 @@ from ..modules import (
     lay_out,
     run_layers,
 )
-from ..schemes import NormPlacement, Place, ResidualScheme, Side
+from ..schemes import LayerNorm, NormPlacement, Place, ResidualScheme, Side
 from .options import build_layer, layer_shape
-from .running_options import checkpointing_of
+from .running_options import checkpointing_of, streams_in_fp32
 from .scheme_options import log_learned
 
 EncoderOut = dict[str, list[Any]]
@@ -52,6 +52,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         self.checkpointing = checkpointing_of(
             cfg, Side.ENCODER, scheme, layer_shape(cfg, Side.ENCODER)
         )
+        self.streams_in_fp32 = streams_in_fp32(cfg, scheme)
         self.generates = False  # True once training is over
         self.call_layer = CompiledLayers() if getattr(cfg, "compile", False) else call_layer
         self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)
@@ -63,7 +64,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         if cfg.layernorm_embedding:
             self.layernorm_embedding = nn.LayerNorm(embed_tokens.embedding_dim)
         self.layer_norm = (
-            nn.LayerNorm(embed_tokens.embedding_dim) if scheme.norm is NormPlacement.PRE else None
+            LayerNorm(embed_tokens.embedding_dim) if scheme.norm is NormPlacement.PRE else None
         )
 
     def build_encoder_layer(self, cfg: Any) -> EncoderLayer:
@@ -87,6 +88,8 @@ class DeepNetEncoder(TransformerEncoderBase):
         padding = padded if padded.any() else None
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
         states: list[Tensor] = []
+        dtype = x.dtype
+        x = x.float() if self.streams_in_fp32 else x
         if padding is not None and self.generates and not return_all_hiddens:
             x = self.run_unpadded(x, Unpadded(padding))
         else:
@@ -95,6 +98,7 @@ class DeepNetEncoder(TransformerEncoderBase):
             x = self.layer_norm(x)
         if self.output_transform is not None:
             x = self.output_transform(x)
+        x = x.to(dtype)
         lengths = src_tokens.ne(self.padding_idx).sum(dim=1, dtype=torch.int32)
         return {
             "encoder_out": [x.transpose(0, 1)],

@@ -12,6 +12,9 @@ from ..modules import ActivationCheckpointing, LayerShape
 from ..schemes import ResidualScheme, Side
 
 AUTO = "auto"
+FP32_FROM = 18
+"""Layers of the deeper stack from which --residual-dtype auto means float32."""
+RESIDUAL_DTYPES = (AUTO, "float32", "model")
 
 
 def add_running_arguments(parser: ArgumentParser) -> None:
@@ -25,6 +28,13 @@ def add_running_arguments(parser: ArgumentParser) -> None:
         " --checkpoint-activations is the same as 1",
     )
     parser.add_argument(
+        "--residual-dtype",
+        metavar="{auto,float32,model}",
+        help="dtype of the residual stream between sublayers in half precision: that of the model,"
+        " or float32, in which the rounding errors of deep stacks do not add up; auto (default):"
+        f" float32 from {FP32_FROM} layers in a stack (docs/reports/half-precision.md)",
+    )
+    parser.add_argument(
         "--compile",
         action="store_true",
         help="train with torch.compile, one compilation for all layers of a stack. Takes half a"
@@ -33,7 +43,12 @@ def add_running_arguments(parser: ArgumentParser) -> None:
 
 
 def check_running(args: Namespace, scheme: type[ResidualScheme]) -> None:
-    """Raise ConfigurationError for an invalid --checkpoint-activations-every."""
+    """Raise ConfigurationError for invalid options of this module."""
+    dtype = getattr(args, "residual_dtype", None)
+    if dtype not in (None, *RESIDUAL_DTYPES):
+        raise ConfigurationError(
+            f"--residual-dtype {dtype} is unknown; choose {', '.join(RESIDUAL_DTYPES)}"
+        )
     every = getattr(args, "checkpoint_every", None)
     if every not in (None, AUTO) and not (str(every).isdigit() and int(every) > 0):
         raise ConfigurationError(
@@ -67,6 +82,13 @@ def checkpointing_of(
     else:
         length = int(every)
     return ActivationCheckpointing(length, offload=bool(cfg.offload_activations))
+
+
+def streams_in_fp32(cfg: Any, scheme: ResidualScheme) -> bool:
+    """Return True if the residual stream of a model in half precision is in fp32."""
+    dtype = getattr(cfg, "residual_dtype", None) or AUTO
+    depth = max(scheme.depths.encoder, scheme.depths.decoder)
+    return dtype == "float32" or (dtype == AUTO and depth >= FP32_FROM)
 
 
 class HonoursBf16(BaseFairseqModel):

@@ -12,7 +12,16 @@ from typing import cast
 from fairseq import utils
 from torch import Tensor, nn
 
-from ..schemes import NormPlacement, Place, Residual, ResidualScheme, Role, Stream, Sublayer
+from ..schemes import (
+    LayerNorm,
+    NormPlacement,
+    Place,
+    Residual,
+    ResidualScheme,
+    Role,
+    Stream,
+    Sublayer,
+)
 from .attention import MultiheadAttention
 from .dropout import Dropout
 from .positions import Unpadded
@@ -84,7 +93,7 @@ class TransformerLayer(nn.Module):
 
     @staticmethod
     def build_norm(shape: LayerShape, scheme: ResidualScheme) -> nn.Module | None:
-        return None if scheme.norm is NormPlacement.NONE else nn.LayerNorm(shape.embed_dim)
+        return None if scheme.norm is NormPlacement.NONE else LayerNorm(shape.embed_dim)
 
     @property
     def attentions(self) -> tuple[Sublayer, ...]:
@@ -101,6 +110,18 @@ class TransformerLayer(nn.Module):
     def residual(self, sublayer: Sublayer) -> Residual:
         """Return the residual connection of a sublayer."""
         return cast(Residual, self.residuals[sublayer])
+
+    def enter(self, sublayer: Sublayer, x: Stream) -> Tensor:
+        """Return the input of a branch [B, T, C], in the dtype of the weights."""
+        entry = self.residual(sublayer).enter(x, self.norm(sublayer))
+        return entry.to(self.fc1.weight.dtype)
+
+    def leave(self, sublayer: Sublayer, x: Stream, branch: Tensor) -> Stream:
+        """Return the stream after a sublayer, in the dtype of the stream x before it."""
+        dtype = (x if isinstance(x, Tensor) else x[0]).dtype
+        return self.residual(sublayer).leave(
+            x, branch, self.norm(sublayer), lambda output: self.dropout_module(output).to(dtype)
+        )
 
     def linears(self) -> Iterator[tuple[Sublayer, Role, nn.Linear]]:
         """Yield every linear map of the layer with its branch and its role there."""
@@ -123,22 +144,20 @@ class TransformerLayer(nn.Module):
         batch: Unpadded | None = None,
     ) -> Stream:
         """Return the stream after the self-attention sublayer; x is the stream before it."""
-        residual, norm = self.residual(Sublayer.SELF_ATTN), self.self_attn_layer_norm
-        h = residual.enter(x, norm)
+        h = self.enter(Sublayer.SELF_ATTN, x)
         key, value = self.self_attn.project(h, batch)
         branch = self.self_attn(h, key, value, mask, causal, batch)
-        return residual.leave(x, branch, norm, self.dropout_module)
+        return self.leave(Sublayer.SELF_ATTN, x, branch)
 
     def feed_forward(self, x: Stream) -> Tensor:
         """Return the layer's output; x is the stream before the feed-forward sublayer."""
-        residual, norm = self.residual(Sublayer.FFN), self.final_layer_norm
-        h = self.fc1(residual.enter(x, norm))
+        h = self.fc1(self.enter(Sublayer.FFN, x))
         if self.pre_activation_transform is not None:
             h = self.pre_activation_transform(h)
         h = self.activation_dropout_module(self.activation_fn(h))
         if self.post_activation_transform is not None:
             h = self.post_activation_transform(h)
-        output: Tensor = residual.leave(x, self.fc2(h), norm, self.dropout_module)
+        output: Tensor = self.leave(Sublayer.FFN, x, self.fc2(h))
         return output
 
 
@@ -193,12 +212,11 @@ class DecoderLayer(TransformerLayer):
         need_weights: bool,
         batch: Unpadded | None,
     ) -> tuple[Stream, Tensor | None]:
-        residual, norm = self.residual(Sublayer.ENCODER_ATTN), self.encoder_attn_layer_norm
-        h = residual.enter(x, norm)
+        h = self.enter(Sublayer.ENCODER_ATTN, x)
         key, value = self.encoder_attn.project(source)
         branch = self.encoder_attn(h, key, value, mask, batch=batch)
         weights = self.encoder_attn.weights(h, key, mask) if need_weights else None
-        return residual.leave(x, branch, norm, self.dropout_module), weights
+        return self.leave(Sublayer.ENCODER_ATTN, x, branch), weights
 
 
 class CausalLayer(TransformerLayer):

@@ -14,12 +14,13 @@ D = C / H, n = stored or real positions, S = source positions, S' = the same, pa
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor
 
-from ..schemes import Stream, Sublayer
+from ..schemes import Sublayer
 from .attention import MultiheadAttention, scaled_dot_product_attention
 from .decoding_cache import DecodingCache, LayerMemory
 from .joined_projection import projection
@@ -48,8 +49,8 @@ class NewestPosition:
         cache.layers.append(self.memory)
         self.feed_forward = layer.feed_forward
         self.attention = Attend(layer.self_attn)
-        self.leave = joining(layer, Sublayer.SELF_ATTN)
-        self.enter = entering(layer, Sublayer.SELF_ATTN)
+        self.leave = partial(layer.leave, Sublayer.SELF_ATTN)
+        self.enter = partial(layer.enter, Sublayer.SELF_ATTN)
         self.project = projection(layer.self_attn)
         self.cross: Attend | None = None
         if isinstance(layer, DecoderLayer):
@@ -57,8 +58,8 @@ class NewestPosition:
             self.memory.set_source(*project(layer.encoder_attn))
             self.cross = Attend(layer.encoder_attn)
             self.query = layer.encoder_attn.q_proj
-            self.leave_cross = joining(layer, Sublayer.ENCODER_ATTN)
-            self.enter_cross = entering(layer, Sublayer.ENCODER_ATTN)
+            self.leave_cross = partial(layer.leave, Sublayer.ENCODER_ATTN)
+            self.enter_cross = partial(layer.enter, Sublayer.ENCODER_ATTN)
 
     @property
     def draws(self) -> bool:
@@ -79,7 +80,7 @@ class NewestPosition:
         y = self.project(self.enter(x)).view(-1, group, 3, heads, attention.head_dim)
         memory.views(y)
         memory.places.index_put_(cache.newest, y[:, :, 1:])
-        bias = cache.slots.bias(heads, x)
+        bias = cache.slots.bias(heads, y)
         branch, _ = attention(y[:, :, 0], memory.keys, memory.values, bias)
         x = self.leave(x, branch)
         weights = None
@@ -124,19 +125,6 @@ class Attend:
         return self.out_proj(output.transpose(1, 2).reshape(sentences * group, -1)), weights
 
 
-def entering(layer: TransformerLayer, sublayer: Sublayer) -> Callable[[Stream], Tensor]:
-    """Return a sublayer's residual.enter with its norm."""
-    enter, norm = layer.residual(sublayer).enter, layer.norm(sublayer)
-    return lambda x: enter(x, norm)
-
-
-def joining(layer: TransformerLayer, sublayer: Sublayer) -> Callable[[Stream, Tensor], Stream]:
-    """Return a sublayer's residual.leave with its norm and the layer's dropout."""
-    leave, norm = layer.residual(sublayer).leave, layer.norm(sublayer)
-    dropout = layer.dropout_module
-    return lambda x, branch: leave(x, branch, norm, dropout)
-
-
 class UnpaddedLayer:
     """An encoder layer applied to the real positions of a batch, for inference.
 
@@ -148,8 +136,8 @@ class UnpaddedLayer:
     def __init__(self, layer: EncoderLayer, batch: Unpadded) -> None:
         self.batch = batch
         self.attention, self.feed_forward = layer.self_attn, layer.feed_forward
-        self.enter = entering(layer, Sublayer.SELF_ATTN)
-        self.leave = joining(layer, Sublayer.SELF_ATTN)
+        self.enter = partial(layer.enter, Sublayer.SELF_ATTN)
+        self.leave = partial(layer.leave, Sublayer.SELF_ATTN)
         self.project = projection(layer.self_attn)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from .normformer import NormFormer
 from .peri_ln import PeriLN
 from .plain import PostLN, PostLNInit, PreLN
 from .resi_dual import ResiDual
-from .residual import Combination, PostNormResidual, PreNormResidual, Residual, Stream
+from .residual import Combination, LayerNorm, PostNormResidual, PreNormResidual, Residual, Stream
 from .rezero import ReZero
 from .sub_ln import SubLN
 
@@ -51,6 +51,7 @@ __all__ = [
     "DeepNorm",
     "Depths",
     "Gains",
+    "LayerNorm",
     "NormPlacement",
     "Place",
     "PostLN",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .base import NormPlacement, ResidualScheme, Side
-from .residual import Combination
+from .residual import Combination, LayerNorm
 
 
 class LinearCombination(Combination):
@@ -21,7 +21,7 @@ class LinearCombination(Combination):
         super().__init__()
         rows = torch.ones(layers + 1, layers + 1).tril()
         self.weight = nn.Parameter(rows / rows.sum(dim=1, keepdim=True))  # each row is an average
-        self.norms = nn.ModuleList(nn.LayerNorm(embed_dim) for _ in range(layers))
+        self.norms = nn.ModuleList(LayerNorm(embed_dim) for _ in range(layers))
 
     def keep(self, output: Tensor, layer: int) -> Tensor:
         normalised: Tensor = self.norms[layer - 1](output) if layer else output

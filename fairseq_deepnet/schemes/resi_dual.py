@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .base import NormPlacement, Place, ResidualScheme, Side, Sublayer
-from .residual import Map, Residual, Stream
+from .residual import LayerNorm, Map, Residual, Stream
 
 
 class DualResidual(Residual):
@@ -48,7 +48,7 @@ class JoinStreams(nn.Module):
 
     def __init__(self, embed_dim: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(embed_dim, eps=1e-7)  # the authors' eps
+        self.norm = LayerNorm(embed_dim, eps=1e-7)  # the authors' eps
 
     def forward(self, x: Tensor) -> Tensor:
         is_embedding = x.size(-1) == self.norm.normalized_shape[0]  # LayerDrop may leave no layer

@@ -13,10 +13,22 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 Map = Callable[[Tensor], Tensor]
 Stream = Any  # a tensor or a pair of tensors, as above
+
+
+class LayerNorm(nn.LayerNorm):
+    """torch's LayerNorm, for inputs of the weights' dtype or of another.
+
+    A stream in fp32 in a model in half precision is normalised in fp32.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
+        return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
 
 
 class Residual(nn.Module):
@@ -55,7 +67,7 @@ class NormalisedBranchResidual(PreNormResidual):
 
     def __init__(self, embed_dim: int) -> None:
         super().__init__()
-        self.branch_norm = nn.LayerNorm(embed_dim)
+        self.branch_norm = LayerNorm(embed_dim)
 
     def leave(self, x: Tensor, branch: Tensor, norm: Map | None, dropout: Map) -> Tensor:
         return x + dropout(self.branch_norm(branch))

@@ -81,8 +81,12 @@ def test_a_sharded_model_makes_the_updates_and_the_file_of_a_plain_one(
     assert names[0] == names[1]
 
 
-def test_bf16_has_fp32_weights_that_are_cast_when_they_are_gathered(tmp_path: Path) -> None:
-    plain, sharded = trained(tmp_path, "--bf16"), trained(tmp_path, SHARDED, "--bf16")
+@pytest.mark.parametrize("residual_dtype", ["model", "float32"])
+def test_bf16_has_fp32_weights_that_are_cast_when_they_are_gathered(
+    residual_dtype: str, tmp_path: Path
+) -> None:
+    words = ["--bf16", f"--residual-dtype={residual_dtype}"]
+    plain, sharded = trained(tmp_path, *words), trained(tmp_path, SHARDED, *words)
     assert {p.dtype for p in sharded.trainer.sharded.trained()} == {torch.float32}
     whole, gathered = checkpoint(plain), checkpoint(sharded)
     state, split = whole["last_optimizer_state"], gathered["last_optimizer_state"]
