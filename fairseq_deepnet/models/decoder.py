@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from ..modules import (
     CausalLayer,
-    CompiledLayers,
     DecoderLayer,
     Decoding,
     Dropout,
@@ -21,7 +20,6 @@ from ..modules import (
     TargetMask,
     TransformerLayer,
     Unpadded,
-    call_layer,
     key_mask,
     lay_out,
     run_layers,
@@ -65,7 +63,7 @@ class DeepNetDecoder(TransformerDecoderBase):
             cfg, Side.DECODER, scheme, layer_shape(cfg, Side.DECODER)
         )
         self.streams_in_fp32 = streams_in_fp32(cfg, scheme)
-        self.call_layer = CompiledLayers() if getattr(cfg, "compile", False) else call_layer
+        self.compiles = bool(getattr(cfg, "compile", False))
         self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)
         self.combination = scheme.build_combination(Side.DECODER, self.embed_dim)
         self.output_transform = scheme.build_output_transform(Side.DECODER, self.embed_dim)
@@ -186,14 +184,12 @@ class DeepNetDecoder(TransformerDecoderBase):
         batch = None
         # Only for padding on the right: other padding may have to predict a word.
         # Not with --compile, which would recompile for each number of rows.
-        if torch.is_grad_enabled() and causal and not shown and self.call_layer is call_layer:
+        if torch.is_grad_enabled() and causal and not shown and not self.compiles:
             batch = Unpadded.where_it_pays(tokens.eq(self.padding_idx), x.size(-1))
 
         def apply(layer: Any, h: Tensor) -> Tensor:
             aligned = layer.place.layer == alignment_layer
-            h, weights = self.call_layer(
-                layer, h, source, mask, source_mask, causal, aligned, batch
-            )
+            h, weights = layer(h, source, mask, source_mask, causal, aligned, batch)
             if weights is not None:
                 alignment.append(weights)
             return h

@@ -13,12 +13,10 @@ from torch import Tensor, nn
 
 from ..modules import (
     ActivationCheckpointing,
-    CompiledLayers,
     Dropout,
     EncoderLayer,
     Unpadded,
     UnpaddedLayer,
-    call_layer,
     key_mask,
     lay_out,
     run_layers,
@@ -54,7 +52,6 @@ class DeepNetEncoder(TransformerEncoderBase):
         )
         self.streams_in_fp32 = streams_in_fp32(cfg, scheme)
         self.generates = False  # True once training is over
-        self.call_layer = CompiledLayers() if getattr(cfg, "compile", False) else call_layer
         self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)
         self.combination = scheme.build_combination(Side.ENCODER, embed_tokens.embedding_dim)
         self.output_transform = scheme.build_output_transform(
@@ -121,7 +118,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         return run_layers(
             self.layers,
             x,
-            lambda layer, h: self.call_layer(layer, h, mask),
+            lambda layer, h: layer(h, mask),
             self.checkpointing,
             self.combination,
             keep_states,

@@ -9,7 +9,7 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 
 from ..divergence.watch import watch_settings
 from ..errors import ConfigurationError
-from ..modules import LayerShape, TransformerLayer
+from ..modules import LayerShape, TransformerLayer, compile_layers
 from ..monitoring.monitor import monitor_settings
 from ..schemes import SCHEMES, NormPlacement, Place, ResidualScheme, Side, scheme_class
 from .running_options import check_running
@@ -194,6 +194,8 @@ def build_layer(layer_class: type[Layer], cfg: Any, scheme: ResidualScheme, plac
     layer = layer_class(layer_shape(cfg, place.side), scheme, place)
     if cfg.init == "scheme":
         layer.initialise(scheme)
+    if getattr(cfg, "compile", False):
+        layer.compiled = compile_layers()
     return layer
 
 

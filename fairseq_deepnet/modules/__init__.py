@@ -4,13 +4,18 @@ from .attention import MultiheadAttention
 from .decoding import Decoding, StackOutput
 from .dropout import Dropout
 from .joined_projection import lay_out
-from .layers import CausalLayer, DecoderLayer, EncoderLayer, LayerShape, TransformerLayer
+from .layers import (
+    CausalLayer,
+    DecoderLayer,
+    EncoderLayer,
+    LayerShape,
+    TransformerLayer,
+    compile_layers,
+)
 from .layers_at_inference import UnpaddedLayer
 from .positions import TargetMask, Unpadded, key_mask, target_mask
 from .stack import (
     ActivationCheckpointing,
-    CompiledLayers,
-    call_layer,
     run_layers,
     thriftiest_segment,
 )
@@ -18,7 +23,6 @@ from .stack import (
 __all__ = [
     "ActivationCheckpointing",
     "CausalLayer",
-    "CompiledLayers",
     "DecoderLayer",
     "Decoding",
     "Dropout",
@@ -30,7 +34,7 @@ __all__ = [
     "TransformerLayer",
     "Unpadded",
     "UnpaddedLayer",
-    "call_layer",
+    "compile_layers",
     "key_mask",
     "lay_out",
     "run_layers",

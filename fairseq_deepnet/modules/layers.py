@@ -5,10 +5,12 @@ H = heads. Batch comes first. A layer's input and output are as wide as the sche
 a multiple. Parameter names are fairseq's: checkpoints are interchangeable.
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
+import torch
 from fairseq import utils
 from torch import Tensor, nn
 
@@ -48,9 +50,36 @@ class LayerShape:
     activation: str
 
 
-class TransformerLayer(nn.Module):
-    """Base of the layers: feed-forward branch, residuals, initialisation."""
+RECOMPILATIONS = 64  # torch's own limit is 8, all stacks together; then it stops compiling
 
+
+@functools.cache
+def compile_layers() -> Callable[..., Any]:
+    """Return a compiled function that calls a layer's `compute`.
+
+    A layer's parameters are inputs of the compiled code, and sizes are dynamic. A stack of any
+    depth therefore compiles one layer: once with a mask, once without, and again for sizes of 1.
+    """
+    from torch._dynamo import config as limits  # takes a second to import
+
+    limits.recompile_limit = max(limits.recompile_limit, RECOMPILATIONS)
+    return torch.compile(_compute, dynamic=True)
+
+
+def _compute(layer: "TransformerLayer", *inputs: Any) -> Any:
+    return layer.compute(*inputs)
+
+
+class TransformerLayer(nn.Module):
+    """Base of the layers: feed-forward branch, residuals, initialisation.
+
+    Attributes:
+        compiled: result of `compile_layers`, or None. It runs inside the layer's hooks, which
+            gather sharded parameters. Decoding is not compiled, nor is a layer whose parts have
+            hooks (monitoring), which compiled code would skip.
+    """
+
+    compiled: Callable[..., Any] | None = None
     sublayers: tuple[Sublayer, ...]
     stock_name: str  # fairseq's name of the layer, for --retain-dropout-modules
     self_attn: MultiheadAttention
@@ -75,6 +104,21 @@ class TransformerLayer(nn.Module):
         self.residuals = nn.ModuleDict(
             {sublayer.value: residual for sublayer, residual in residuals.items()}
         )
+
+    def forward(self, *inputs: Any) -> Any:
+        """Return `compute` of the same inputs, compiled if possible."""
+        if self.compiled is None or not self.training or self.has_hooks():
+            return self.compute(*inputs)
+        return self.compiled(self, *inputs)
+
+    def compute(self, *inputs: Any) -> Any:
+        """Return the layer's output."""
+        raise NotImplementedError
+
+    def has_hooks(self) -> bool:
+        """Return True if a part of the layer has a forward hook."""
+        parts = (part for part in self.modules() if part is not self)
+        return any(part._forward_hooks or part._forward_pre_hooks for part in parts)
 
     def add_attention(self, sublayer: Sublayer, shape: LayerShape, scheme: ResidualScheme) -> None:
         source_dim = shape.source_dim if sublayer is Sublayer.ENCODER_ATTN else shape.embed_dim
@@ -167,7 +211,7 @@ class EncoderLayer(TransformerLayer):
     sublayers = (Sublayer.SELF_ATTN, Sublayer.FFN)
     stock_name = "TransformerEncoderLayer"
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def compute(self, x: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """Return [B, S, C] for x [B, S, C] and mask [B, 1, 1, S], True = may be attended to."""
         return self.feed_forward(self.self_attention(x, mask))
 
@@ -180,7 +224,7 @@ class DecoderLayer(TransformerLayer):
     encoder_attn: MultiheadAttention
     encoder_attn_layer_norm: nn.Module | None
 
-    def forward(
+    def compute(  # type: ignore[override]
         self,
         x: Tensor,
         source: Tensor,
@@ -225,7 +269,7 @@ class CausalLayer(TransformerLayer):
     sublayers = (Sublayer.SELF_ATTN, Sublayer.FFN)
     stock_name = "TransformerDecoderLayer"
 
-    def forward(
+    def compute(  # type: ignore[override]
         self,
         x: Tensor,
         source: None = None,

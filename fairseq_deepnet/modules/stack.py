@@ -1,4 +1,4 @@
-"""Running a stack of layers: checkpointing, compilation, layer combination, hidden states."""
+"""Running a stack of layers: checkpointing, layer combination, hidden states."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
@@ -59,39 +59,6 @@ def thriftiest_segment(layers: int, kept: float) -> int:
     return min(
         (best - 1 or 1, best, best + 1), key=lambda k: math.ceil(layers / k) + min(k, layers) * kept
     )
-
-
-class CompiledLayers:
-    """Calls layers through one compiled function in training.
-
-    A layer's parameters are inputs of the compiled code, and sizes are dynamic. A stack of any
-    depth therefore compiles one layer: once with a mask, once without, and again for sizes of 1.
-    Decoding is not compiled, nor is a layer with hooks (monitoring), which compiled code would
-    skip.
-    """
-
-    RECOMPILATIONS = 64  # torch's own limit is 8, all stacks together; then it stops compiling
-
-    def __init__(self) -> None:
-        from torch._dynamo import config as limits  # takes a second to import
-
-        limits.recompile_limit = max(limits.recompile_limit, self.RECOMPILATIONS)
-        self._compiled = torch.compile(call_layer, dynamic=True)
-
-    def __call__(self, layer: nn.Module, *inputs: Any) -> Any:
-        if not layer.training or has_hooks(layer):
-            return layer(*inputs)
-        return self._compiled(layer, *inputs)
-
-
-def call_layer(layer: nn.Module, *inputs: Any) -> Any:
-    """Return layer(*inputs), uncompiled."""
-    return layer(*inputs)
-
-
-def has_hooks(layer: nn.Module) -> bool:
-    """Return True if any module of the layer has a forward hook."""
-    return any(part._forward_hooks or part._forward_pre_hooks for part in layer.modules())
 
 
 def run_layers(

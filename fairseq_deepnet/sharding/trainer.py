@@ -113,7 +113,6 @@ def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
         "--memory-efficient-*": efficient,
         "--amp": common.amp,
         "--encoder-layerdrop, --decoder-layerdrop": dropped,
-        "--compile": getattr(cfg.model, "compile", False),
         "--store-ema": cfg.ema.store_ema,
         "--use-bmuf": cfg.optimization.use_bmuf,
         "--zero-sharding": shared.zero_sharding != "none",

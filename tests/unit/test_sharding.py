@@ -64,6 +64,7 @@ def trained(folder: Path, *arguments: str, **options: Any) -> Rig:
         ("--criterion=chunked_label_smoothed_cross_entropy", "--label-smoothing=0.1"),
         ("--residual-scheme=admin", "--cpu-offload"),
         ("--residual-scheme=dlcl",),
+        pytest.param(("--compile", "--checkpoint-activations-every=2"), marks=pytest.mark.slow),
     ],
 )
 def test_a_sharded_model_makes_the_updates_and_the_file_of_a_plain_one(
@@ -167,7 +168,6 @@ def test_the_monitor_says_what_it_cannot_measure(
     ("words", "named"),
     [
         (("--encoder-layerdrop=0.2", "--residual-scheme=post-ln"), "--encoder-layerdrop"),
-        (("--compile",), "--compile"),
         (("--bf16", "--memory-efficient-bf16"), "--memory-efficient"),
     ],
 )
