@@ -132,6 +132,7 @@ def cases(deep: bool) -> list[dict[str, Any]]:
     case("update-freq 2", micro=2)
     case("update-freq 2, whole", "--no-reshard-after-forward", micro=2)
     case("checkpointing", "--checkpoint-activations-every=2")
+    case("compile", "--compile", "--checkpoint-activations-every=2")
     case("chunked", "--criterion=chunked_label_smoothed_cross_entropy", "--label-smoothing=0.1")
     dropped = ["--dropout=0.3", "--attention-dropout=0.1", "--activation-dropout=0.1"]
     case("dropout", *dropped, micro=2)
