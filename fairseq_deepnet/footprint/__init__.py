@@ -65,6 +65,7 @@ class Model:
         positions: rows of each side's table; learned ones are parameters
         decoder_final_norm: True if a Pre-LN decoder ends in a LayerNorm
         checkpointing: activations that backward keeps of each stack
+        streams_in_fp32: True if the residual stream is in fp32 (--residual-dtype)
     """
 
     arch: str
@@ -79,6 +80,7 @@ class Model:
     embedding_norm: bool
     decoder_final_norm: bool
     checkpointing: Mapping[Side, ActivationCheckpointing]
+    streams_in_fp32: bool
 
     @property
     def depths(self) -> Depths:

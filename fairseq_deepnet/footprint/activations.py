@@ -39,6 +39,7 @@ class MicroBatch:
         on_gpu: dropout keeps a mask of one byte; on the CPU a factor of e bytes
         padded: True if sources have padding, so that attention is given a mask
         unpadded: True if targets' padding may be taken out, as in training on the CPU
+        stream: bytes of a number in the residual stream (--residual-dtype)
     """
 
     sentences: int
@@ -48,6 +49,7 @@ class MicroBatch:
     on_gpu: bool
     padded: bool = True
     unpadded: bool = False
+    stream: int = FP32
 
     def tokens(self, side: Side) -> int:
         """Return n: tokens of a side, padding included."""
@@ -71,7 +73,7 @@ class MicroBatch:
         return self.on_gpu or not attention_dropout
 
 
-def micro_batch(training: Training, length: int) -> MicroBatch:
+def micro_batch(model: Model, training: Training, length: int) -> MicroBatch:
     """Return a full micro-batch of equally long sentences: --max-tokens on both sides."""
     length = min(length, training.max_tokens)
     return MicroBatch(
@@ -79,6 +81,7 @@ def micro_batch(training: Training, length: int) -> MicroBatch:
         source=length,
         target=length,
         element=training.element,
+        stream=FP32 if model.streams_in_fp32 else training.element,
         on_gpu=training.gpus > 0,
         unpadded=training.gpus == 0,
     )
@@ -150,7 +153,7 @@ def joint(batch: MicroBatch, model: Model, side: Side) -> int:
     elements = n * shape.embed_dim
     total = elements * batch.element + batch.dropout_mask(elements, shape.dropout)
     if model.scheme.norm is not NormPlacement.NONE:
-        total += elements * batch.element + 2 * n * FP32
+        total += elements * batch.stream + 2 * n * FP32
     return total
 
 
@@ -171,7 +174,7 @@ def scheme_extra(batch: MicroBatch, model: Model, side: Side) -> int:
     for module in (*residuals, *heads, before, after):
         if module is not None:
             norms += sum(isinstance(part, nn.LayerNorm) for part in module.modules())
-    return batch.tokens(side) * (kept * batch.element + norms * 2 * FP32)
+    return batch.tokens(side) * (kept * batch.stream + norms * 2 * FP32)
 
 
 def _attentions(layer: TransformerLayer) -> list[MultiheadAttention]:
@@ -203,7 +206,7 @@ def combination(batch: MicroBatch, model: Model, side: Side) -> int:
     if not model.scheme.combines:
         return 0
     n = batch.tokens(side)
-    return 2 * n * model.layers[side].embed_dim * batch.element + 2 * n * FP32
+    return 2 * n * model.layers[side].embed_dim * batch.stream + 2 * n * FP32
 
 
 def layer(batch: MicroBatch, model: Model, side: Side) -> int:
@@ -225,7 +228,7 @@ def segment(batch: MicroBatch, model: Model, side: Side) -> int:
     """Return the bytes that a segment keeps: its input, unless offloaded, and random states."""
     where = 0 if model.checkpointing[side].offload and batch.on_gpu else 1
     width = model.layers[side].embed_dim * model.scheme.streams
-    return where * batch.tokens(side) * width * batch.element + RNG_STATE
+    return where * batch.tokens(side) * width * batch.stream + RNG_STATE
 
 
 def joining(batch: MicroBatch, model: Model, side: Side) -> int:
@@ -233,7 +236,7 @@ def joining(batch: MicroBatch, model: Model, side: Side) -> int:
     streams, n = model.scheme.streams, batch.tokens(side)
     if streams == 1:
         return 0
-    return n * streams * model.layers[side].embed_dim * batch.element + 2 * n * FP32
+    return n * streams * model.layers[side].embed_dim * batch.stream + 2 * n * FP32
 
 
 def outside(batch: MicroBatch, model: Model) -> int:
@@ -249,7 +252,7 @@ def outside(batch: MicroBatch, model: Model) -> int:
         total += 3 * n * 8 + batch.dropout_mask(elements, shape.dropout)
         total += elements * batch.element * (2 if side is Side.ENCODER else 1)
         norms = model.has_final_norm(side) + model.embedding_norm
-        total += norms * (elements * batch.element + 2 * n * FP32)
+        total += norms * (elements * batch.stream + 2 * n * FP32)
         total += joining(batch, model, side)
         if model.learned_positions[side] or batch.padded:
             total += n

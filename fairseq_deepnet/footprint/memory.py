@@ -344,14 +344,16 @@ class Walk:
         Either at the activation, with the hidden units' gradient before and after it (2 n F), or in
         the self-attention (2 n H L where weights are kept, and gradients of queries, keys and
         values), when the feed-forward branch has gone. The decoder also collects the gradient of
-        the encoder's output (m C). The gradient of the largest weight comes on top (C F).
+        the encoder's output (m C). The gradient of the largest weight comes on top (C F), and what
+        the stream's gradient in fp32 has more.
         """
         model, batch = self.model, self.batch
         shape, n = model.layers[side], batch.tokens(side)
         stream = n * shape.embed_dim
         feed_forward = 2 * n * shape.ffn_dim * batch.element
+        feed_forward += stream * (batch.stream - batch.element)
         feed_forward -= batch.dropout_mask(stream, shape.dropout)
-        attention = 3 * stream * batch.element
+        attention = 3 * stream * batch.element + stream * (batch.stream - batch.element)
         if not batch.is_fused(shape.attention_dropout):
             attention += 2 * n * shape.heads * batch.length(side) * batch.element
         gone = activations.feed_forward(batch, shape, side) + activations.joint(batch, model, side)

@@ -66,8 +66,8 @@ def compile_layers() -> Callable[..., Any]:
     return torch.compile(_compute, dynamic=True)
 
 
-def _compute(layer: "TransformerLayer", *inputs: Any) -> Any:
-    return layer.compute(*inputs)
+def _compute(layer: "TransformerLayer", *args: Any, **kwargs: Any) -> Any:
+    return layer.compute(*args, **kwargs)
 
 
 class TransformerLayer(nn.Module):
@@ -105,13 +105,13 @@ class TransformerLayer(nn.Module):
             {sublayer.value: residual for sublayer, residual in residuals.items()}
         )
 
-    def forward(self, *inputs: Any) -> Any:
-        """Return `compute` of the same inputs, compiled if possible."""
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return `compute` of the same arguments, compiled if possible."""
         if self.compiled is None or not self.training or self.has_hooks():
-            return self.compute(*inputs)
-        return self.compiled(self, *inputs)
+            return self.compute(*args, **kwargs)
+        return self.compiled(self, *args, **kwargs)
 
-    def compute(self, *inputs: Any) -> Any:
+    def compute(self, *args: Any, **kwargs: Any) -> Any:
         """Return the layer's output."""
         raise NotImplementedError
 

@@ -43,16 +43,20 @@ def saved(run: Callable[[], Any], *apart: Tensor) -> int:
 
 
 def saved_bytes(
-    model: footprint.Model, side: Side, checkpoint: bool = False, batch: Unpadded | None = None
+    model: footprint.Model,
+    side: Side,
+    checkpoint: bool = False,
+    batch: Unpadded | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> int:
-    """Bytes that autograd keeps for one layer, its weights and its source apart."""
+    """Bytes that autograd keeps for one layer in `dtype`, its weights and its source apart."""
     layer_class = EncoderLayer if side is Side.ENCODER else DecoderLayer
     shape = model.layers[side]
-    layer: nn.Module = layer_class(shape, model.scheme, Place(side, 0))
+    layer: nn.Module = layer_class(shape, model.scheme, Place(side, 0)).to(dtype)
     length = SOURCE if side is Side.ENCODER else TARGET
     x = torch.randn(SENTENCES, length, shape.embed_dim, requires_grad=True)
     x = x if batch is None else batch.take(x.detach()).requires_grad_()
-    source = torch.randn(SENTENCES, SOURCE, shape.source_dim, requires_grad=True)
+    source = torch.randn(SENTENCES, SOURCE, shape.source_dim, dtype=dtype, requires_grad=True)
     mask = torch.ones(SENTENCES, 1, 1, SOURCE, dtype=torch.bool)
     mask[0, ..., 0] = False
     run = ActivationCheckpointing(every=int(checkpoint))
@@ -111,6 +115,16 @@ def test_a_layer_of_every_scheme_keeps_what_autograd_saves(scheme: str, side: Si
     # Admin's vector a sublayer and BranchNorm's number are not worth a line in the plan.
     own = {"admin": 4 * 32, "branchnorm": 4}.get(scheme, 0) * len(footprint.SUBLAYERS[side])
     assert activations.layer(BATCH, model, side) == found - own
+
+
+@pytest.mark.parametrize("side", Side)
+@pytest.mark.parametrize("scheme", ["deepnorm", "pre-ln", "peri-ln", "t-fixup", "rezero"])
+def test_a_stream_in_fp32_is_counted(scheme: str, side: Side) -> None:
+    model = plan_of(residual_scheme=scheme, residual_dtype="float32")
+    batch = dataclasses.replace(BATCH, element=2)
+    measured = saved_bytes(model, side, dtype=torch.bfloat16)
+    # differences: fp32 copies of LayerNorm's weights; inputs of norms in branches, in bf16
+    assert activations.layer(batch, model, side) == pytest.approx(measured, rel=0.1)
 
 
 @pytest.mark.parametrize("attention_dropout", [0.0, 0.1])

@@ -29,7 +29,7 @@ from fairseq_deepnet.footprint.activations import MicroBatch, micro_batch
 from fairseq_deepnet.footprint.memory import SENTENCE_LENGTH, Memory, follow
 from fairseq_deepnet.models.deepnet_transformer import DeepNetTransformerModel
 from fairseq_deepnet.models.options import layer_shape
-from fairseq_deepnet.models.running_options import checkpointing_of
+from fairseq_deepnet.models.running_options import checkpointing_of, streams_in_fp32
 from fairseq_deepnet.models.scheme_options import scheme_in
 from fairseq_deepnet.schemes import Role, Side, Sublayer
 from fairseq_deepnet.tools import configs, fairseq_options
@@ -106,7 +106,7 @@ def make_plan(
     length: int = SENTENCE_LENGTH,
 ) -> Plan:
     """Plan a training that is already read."""
-    batch, counts = micro_batch(training, length), count(model)
+    batch, counts = micro_batch(model, training, length), count(model)
     memory, flops = follow(model, training, counts, batch), count_flops(model, batch)
     needs = (model, training, counts, memory, flops)
     return Plan(*needs, memory_gib, length)
@@ -196,6 +196,7 @@ def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
         embedding_norm=bool(cfg.layernorm_embedding),
         decoder_final_norm=not cfg.no_decoder_final_norm,
         checkpointing={side: checkpointing_of(cfg, side, scheme, layers[side]) for side in Side},
+        streams_in_fp32=args.arch.startswith("deepnet_") and streams_in_fp32(args, scheme),
     )
 
 
