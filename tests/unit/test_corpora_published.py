@@ -13,7 +13,6 @@ from fairseq_deepnet.tools.corpora import download, published
 from fairseq_deepnet.tools.corpora.build import Row
 from fairseq_deepnet.tools.corpora.published import CORPORA, OPUS100, PUBLISHED
 from tests.support.archives import PAIRS, pack, small_iwslt, small_wmt
-from tests.support.opus100 import small_corpus, write_archive
 
 
 def rows_of(name: str, raw: Path, place: Path, languages: str | None = None) -> list[Row]:
@@ -103,16 +102,27 @@ def test_sets_of_different_segments_are_refused(tmp_path: Path) -> None:
         rows_of("iwslt14", tmp_path, tmp_path / "place")
 
 
+def opus100_files(kind: str, pair: str, *splits: str) -> dict[str, str | bytes]:
+    """A line on each side of the splits of a pair, by the names in the archive."""
+    top = f"opus-100-corpus/v1.0/{kind}/{pair}/opus.{pair}"
+    names = [f"{top}-{split}.{language}" for split in splits for language in pair.split("-")]
+    return {name: f"{name}\n" for name in names}
+
+
 @pytest.mark.parametrize("packed", [True, False])
 def test_opus100_is_read_from_archives_or_a_folder(packed: bool, tmp_path: Path) -> None:
-    files = small_corpus()
+    files = opus100_files("supervised", "cs-en", "train")
+    for pair in ("de-en", "en-fr"):
+        files |= opus100_files("supervised", pair, "train", "dev", "test")
+    files |= opus100_files("zero-shot", "de-fr", "dev", "test")  # dev is not read
     raw = tmp_path / "raw"
+    raw.mkdir()
     if packed:
-        write_archive(raw / "opus-100-corpus-v1.0.tar.gz", files)
+        (raw / "opus-100-corpus-v1.0.tar.gz").write_bytes(pack(files))
     else:
         for name, content in files.items():
             (raw / name).parent.mkdir(parents=True, exist_ok=True)
-            (raw / name).write_bytes(content)
+            (raw / name).write_text(str(content), encoding="utf-8")
     rows = rows_of("opus100", raw, tmp_path / "place")
     named = [(row.split, row.pair) for row in rows]
     assert named == [
@@ -120,6 +130,8 @@ def test_opus100_is_read_from_archives_or_a_folder(packed: bool, tmp_path: Path)
         *(("valid", pair) for pair in ("de-en", "en-fr")),
         *(("test", pair) for pair in ("de-en", "de-fr", "en-fr")),
     ]
+    (line,) = lines_of(rows[-2], "fr")
+    assert line == "opus-100-corpus/v1.0/zero-shot/de-fr/opus.de-fr-test.fr"
     some = rows_of("opus100", raw, tmp_path / "some", "de")
     assert {row.pair for row in some} == {"de-en"}
     with pytest.raises(ValueError, match="no training text of nl"):
@@ -127,12 +139,10 @@ def test_opus100_is_read_from_archives_or_a_folder(packed: bool, tmp_path: Path)
 
 
 def test_nothing_of_an_archive_lands_outside_its_place(tmp_path: Path) -> None:
-    bad = {
-        f"../../x/supervised/de-en/opus.de-en-{s}.{x}": b"y\n"
-        for s in ("train",)
-        for x in ("de", "en")
-    }
-    write_archive(tmp_path / "raw" / "opus-100-corpus-v1.0.tar.gz", bad)
+    names = [f"../../x/supervised/de-en/opus.de-en-train.{language}" for language in ("de", "en")]
+    (tmp_path / "raw").mkdir()
+    bad = pack(dict.fromkeys(names, "y\n"))
+    (tmp_path / "raw" / "opus-100-corpus-v1.0.tar.gz").write_bytes(bad)
     rows_of("opus100", tmp_path / "raw", tmp_path / "a" / "b" / "place")
     assert {path.name for path in tmp_path.iterdir()} == {"raw", "a"}
 
