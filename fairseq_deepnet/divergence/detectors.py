@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import torch
 
-from .events import LEARNT, Finding, Kind, Region, region_text
+from .events import LEARNT, Event, Kind, Region, region_text
 
 WINDOW: Final = 50
 """Number of losses before a spike, to compare it with."""
@@ -65,7 +65,7 @@ class LossSpike:
     """The loss rose: suddenly (RECENT losses against the WINDOW before), or by RISE over time."""
 
     def __init__(self) -> None:
-        self.finding: Finding | None = None
+        self.finding: Event | None = None
         self._losses: deque[tuple[int, float]] = deque(maxlen=WINDOW + RECENT)
         self._lowest = math.inf
         self._bottom = 0
@@ -99,7 +99,7 @@ class LossSpike:
         sigma = deviation / math.sqrt(RECENT)
         if now - usual >= max(SIGMAS * sigma, FLOOR):
             how = f" ({(now - usual) / max(sigma, 1e-9):.0f} sigmas)"
-            self._report(onset(usual), "spiked", usual, now, how, sigma=sigma)
+            self._report(onset(usual), "spiked", usual, now, how)
         elif len(before) == WINDOW:
             middle, noise = statistics.median(before), deviation / math.sqrt(WINDOW)
             self._lowest = min(self._lowest, middle)
@@ -108,20 +108,18 @@ class LossSpike:
             if middle - self._lowest >= RISE + SIGMAS * noise:
                 self._report(self._bottom, "rose", self._lowest, middle, " and stayed up")
 
-    def _report(
-        self, started: int, rose: str, before: float, loss: float, how: str, **more: float
-    ) -> None:
+    def _report(self, started: int, rose: str, before: float, loss: float, how: str) -> None:
         self._level = before + FLOOR
         what = f"the loss {rose} from {before:.2f} to {loss:.2f} bits per token{how}"
-        values = {"loss": loss, "before": before, **more}
-        self.finding = Finding(Kind.LOSS_SPIKE, started, what, values=values)
+        values = {"loss": loss, "before": before}
+        self.finding = Event(Kind.LOSS_SPIKE, started, what, values=values)
 
 
 class Stalled:
     """After this number of updates past the warm-up, the model is still at the unigram level."""
 
     def __init__(self, warmup: int) -> None:
-        self.finding: Finding | None = None
+        self.finding: Event | None = None
         self.learnt = False
         self._warmup = warmup
         self._losses: deque[tuple[int, float]] = deque(maxlen=STALL_WINDOW)
@@ -149,12 +147,9 @@ class Stalled:
         if self.learnt or self._since is None:
             self.finding = None
         elif self.finding is None:
-            what = (
-                f"the loss has stalled at {later:.2f} bits per token; knowing nothing but how"
-                f" frequent subwords are gives {level:.2f}"
-            )
+            what = f"the loss stalls at {later:.2f} bits per token; a unigram model has {level:.2f}"
             values = {"loss": later, "unigram": level}
-            self.finding = Finding(Kind.STALLED, self._since, what, values=values)
+            self.finding = Event(Kind.STALLED, self._since, what, values=values)
 
 
 class Unigram:
@@ -197,7 +192,7 @@ class VanishedGradients:
     """Gradients vanish in the lower layers of a stack: its lowest norm over its highest."""
 
     def __init__(self, start: int = 0) -> None:
-        self.finding: Finding | None = None
+        self.finding: Event | None = None
         self.suspected = 0
         self._well = start
 
@@ -214,7 +209,7 @@ class VanishedGradients:
             worst = ", ".join(f"{ratio:.0e} in the {side}" for side, ratio in ratios.items())
             what = f"gradients have vanished in {region_text(gone)} (lowest to highest: {worst})"
             values = {"ratio": ratios, "gradient_norm": {k: list(v) for k, v in norms.items()}}
-            self.finding = Finding(Kind.VANISHED, self._well + 1, what, gone, values)
+            self.finding = Event(Kind.VANISHED, self._well + 1, what, gone, values)
 
 
 def lowest_ratio(layers: Sequence[float | None]) -> float:
@@ -246,15 +241,15 @@ class LossScale:
     """Half precision reduces its loss scale repeatedly; at `minimum` fairseq gives up."""
 
     def __init__(self, minimum: float) -> None:
-        self.finding: Finding | None = None
+        self.finding: Event | None = None
         self._minimum = minimum
-        self._made = 0
+        self._updates = 0
         self._scales: deque[tuple[int, float]] = deque(maxlen=TRIES)
 
     def add(self, update: int, scale: float, made: bool) -> None:
         """Add the loss scale after an attempted update."""
-        self._made += made
-        if self._made < SETTLED:
+        self._updates += made
+        if self._updates < SETTLED:
             self._scales.clear()
         self._scales.append((update, scale))
         highest = max(value for _, value in self._scales)
@@ -263,8 +258,6 @@ class LossScale:
             self.finding = None
         elif self.finding is None:
             started = next((when for when, value in self._scales if value < highest), update)
-            what = (
-                f"the loss scale has collapsed to {scale:g}; fairseq gives up at {self._minimum:g}"
-            )
+            what = f"the loss scale fell to {scale:g}; fairseq gives up at {self._minimum:g}"
             values = {"loss_scale": scale, "highest": highest}
-            self.finding = Finding(Kind.LOSS_SCALE, started, what, values=values)
+            self.finding = Event(Kind.LOSS_SCALE, started, what, values=values)

@@ -16,7 +16,7 @@ import sys
 from argparse import SUPPRESS, ArgumentParser
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -29,7 +29,7 @@ from ..monitoring.gradients import LAYER, GradientNorms
 from ..observers import Observer, broadcast_from_rank0, gradient_scale, logged
 from . import events
 from .detectors import LossScale, LossSpike, Stalled, Unigram, VanishedGradients
-from .events import Circumstances, Event, Finding, Kind, likely_cause, region_text
+from .events import Circumstances, Event, Kind, likely_cause, region_text
 
 logger = logging.getLogger(__name__)
 
@@ -65,12 +65,11 @@ def add_watch_arguments(parser: ArgumentParser) -> None:
     """Add --on-divergence, and --fallbacks for `deepnet train`."""
     parser.add_argument(
         "--on-divergence",
-        metavar="{off,warn,stop,fallback}",
-        help="what to do when losses or gradients are not finite, the loss spikes or stalls at the"
-        " unigram level, gradients vanish below a depth or the loss scale collapses: a warning with"
-        " layers and likely cause (warn, the default); end the training (stop); go back to the"
-        " newest checkpoint from before and continue with --fallbacks (fallback: scripts/train.sh"
-        " and deepnet train only, which start fairseq-train again)",
+        choices=[policy.value for policy in Policy],
+        help="what to do when losses or gradients are not finite, the loss spikes or stalls,"
+        " gradients vanish below a depth or the loss scale collapses: warn with layers and likely"
+        " cause (the default), stop, or resume from the newest checkpoint from before with"
+        " --fallbacks (fallback: scripts/train.sh and deepnet train only)",
     )
     parser.add_argument(
         "--fallbacks",
@@ -82,49 +81,34 @@ def add_watch_arguments(parser: ArgumentParser) -> None:
 
 
 def watch_settings(args: Any) -> WatchSettings:
-    """Return the settings of parsed options.
-
-    Raises:
-        ConfigurationError: for an unknown policy, or options without an effect.
-    """
-    name = getattr(args, "on_divergence", None) or Policy.WARN.value
-    if name not in list(Policy):
-        raise ConfigurationError(f"--on-divergence {name} is unknown; choose {', '.join(Policy)}")
-    if getattr(args, "fallbacks", None) is not None and name != Policy.FALLBACK:
-        raise ConfigurationError(
-            f"--fallbacks means nothing with --on-divergence {name}; set --on-divergence fallback"
-        )
-    return WatchSettings(Policy(name), getattr(args, "fallback_step", 0), Circumstances.of(args))
+    """Return the settings of parsed options; ConfigurationError for --fallbacks without effect."""
+    policy = Policy(getattr(args, "on_divergence", None) or Policy.WARN)
+    if getattr(args, "fallbacks", None) is not None and policy is not Policy.FALLBACK:
+        raise ConfigurationError("--fallbacks needs --on-divergence fallback")
+    return WatchSettings(policy, getattr(args, "fallback_step", 0), Circumstances.of(args))
 
 
 def not_finite(
-    error: FloatingPointError,
-    update: int,
-    norms: Mapping[str, Sequence[float | None]],
-    suspected: Sequence[int],
-) -> Finding:
+    error: FloatingPointError, started: int, norms: Mapping[str, Sequence[float | None]]
+) -> Event:
     """Describe fairseq's error in terms of layers.
 
     Args:
         error: fairseq's error
-        update: the failed update
+        started: first bad update
         norms: gradient norms by side and layer of fairseq's repetition of the update. Only their
             finiteness is used: they are of this process's own batches, not normalised, and times
             the loss scale
-        suspected: updates at which something was wrong before
     """
-    finite = {
-        side: [None if norm is None else math.isfinite(norm) for norm in row]
-        for side, row in norms.items()
-    }
-    bad = {side: [n for n, ok in enumerate(row, 1) if ok is False] for side, row in finite.items()}
-    layers = {side: (at[0], at[-1], len(finite[side])) for side, at in bad.items() if at}
+    layers = {}
+    for side, row in norms.items():
+        bad = [n for n, x in enumerate(row, 1) if x is not None and not math.isfinite(x)]
+        if bad:
+            layers[side] = (bad[0], bad[-1], len(row))
     at_minimum = "loss scale" in str(error)
     what = "the loss scale is at its minimum" if at_minimum else "gradients are not finite"
-    if layers:
-        what += f": no finite gradient in {region_text(layers)}"
-    values = {"error": str(error).partition("\n")[0], "finite": finite}
-    return Finding(Kind.NOT_FINITE, min([update, *suspected]), what, layers, values)
+    what += f": no finite gradient in {region_text(layers)}" if layers else ""
+    return Event(Kind.NOT_FINITE, started, what, layers, {"error": str(error).partition("\n")[0]})
 
 
 def blames_numbers(error: FloatingPointError) -> bool:
@@ -150,7 +134,7 @@ class Judge(Observer):
         self.stalled = Stalled(self.settings.circumstances.warmup)
         self.vanished = VanishedGradients(update)
         self.scale = LossScale(trainer.cfg.common.min_loss_scale)
-        self.current: dict[Kind, Finding] = {}
+        self.current: dict[Kind, Event] = {}
         self.good: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
         self.look: dict[str, Any] = {}
         self.lr = 0.0
@@ -210,25 +194,28 @@ class Judge(Observer):
                 good = {"update": update, **numbers, "lr": self.lr, "gradient_norm": self.look}
                 self.good.append(good)
 
-    def _report(self, update: int, findings: Mapping[Kind, Finding]) -> None:
+    def _report(self, update: int, findings: Mapping[Kind, Event]) -> None:
         """Report new findings once each, and recoveries."""
-        policy, attempt = self.settings.policy.value, self.settings.attempt
         for kind, finding in findings.items():
             if kind in self.current:
                 continue
             before = [look for look in self.good if look["update"] < finding.started]
-            cause = likely_cause(finding, self.settings.circumstances)
-            last_good = before[-1] if before else {}
-            event = Event(finding, update, cause, last_good, policy, attempt)
+            event = replace(
+                finding,
+                update=update,
+                cause=likely_cause(finding, self.settings.circumstances),
+                last_good=before[-1] if before else {},
+                policy=self.settings.policy.value,
+                attempt=self.settings.attempt,
+            )
             logger.warning("%s", event)
             records.append(self.file, event.record())
             self.due = self.due or event
-        for kind, finding in self.current.items():
-            if kind not in findings:
-                logger.info("recovered at update %s: %s has passed", f"{update:,}", kind.value)
-                event = Event(finding, update, "", {}, policy, attempt, is_end=True)
-                records.append(self.file, event.record())
-        self.current = dict(findings)
+            self.current[kind] = event
+        for kind in self.current.keys() - findings.keys():
+            logger.info("recovered at update %s: %s has passed", f"{update:,}", kind.value)
+            event = replace(self.current.pop(kind), update=update, ended=True)
+            records.append(self.file, event.record())
 
     def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
         if not blames_numbers(error):
@@ -236,8 +223,8 @@ class Judge(Observer):
         self.over = True
         # fairseq has run the update a second time, to search for the module; its gradients are
         # neither reduced nor scaled, so that only whether they are finite means anything
-        suspected = [finding.started for finding in self.current.values()]
-        finding = not_finite(error, update, self._norms(), suspected)
+        started = min([update, *(event.started for event in self.current.values())])
+        finding = not_finite(error, started, self._norms())
         self._report(update, {**self.current, finding.kind: finding})
 
 
@@ -275,11 +262,8 @@ class Watch(Observer):
         self.over = True  # fairseq's trainer is left by way of `end`
         if self.judge is not None:
             try:
-                print(
-                    f"fairseq_deepnet: {self._record(self.judge, update)}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                text = self._record(self.judge, update)
+                print(f"fairseq_deepnet: {text}", file=sys.stderr, flush=True)
             except Exception:
                 logger.exception("the divergence at update %d could not be recorded", update)
         broadcast_from_rank0(trainer, True)
@@ -287,15 +271,12 @@ class Watch(Observer):
 
     def _record(self, judge: Judge, update: int) -> str:
         """Write the record of the end; return a message about it."""
-        line: dict[str, Any] = {"started": update, "attempt": judge.settings.attempt}
-        what = ""
-        if judge.due is not None:  # None if the judge itself has failed
-            line, what = judge.due.record(), f" ({judge.due.finding.what})"
+        event = judge.due or Event(Kind.NOT_FINITE, update)  # the judge itself may have failed
         keys = ("attempt", "started", "layers", "kind", "what", "cause")
-        record = {key: line[key] for key in keys if key in line}
-        ended.write(self.folder, ended.Why.DIVERGED, update, **record)
-        good = newest_before(self.save_dir, line["started"])
-        text = f"the training diverged at update {update:,}{what}; {judge.file} has the details. "
+        line = {key: value for key, value in event.record().items() if key in keys}
+        ended.write(self.folder, ended.Why.DIVERGED, update, **line)
+        good = newest_before(self.save_dir, event.started)
+        text = f"the training diverged at update {update:,}: {event.what} (see {judge.file}). "
         if good is None:
             return f"{text}No checkpoint is from before; train again with other options"
         return (
@@ -328,10 +309,7 @@ def observers(settings: WatchSettings, trainer: Any, folder: Path) -> list[Obser
     if settings.policy is Policy.OFF:
         return []
     if settings.policy is Policy.FALLBACK:
-        raise ConfigurationError(
-            "--on-divergence fallback: fairseq-train does not start itself again; train with"
-            " scripts/train.sh or `deepnet train`, which do, or use --on-divergence stop"
-        )
+        raise ConfigurationError("--on-divergence fallback needs `deepnet train`; or use stop")
     judge = Judge(settings, trainer, folder) if trainer.is_data_parallel_master else None
     watch = Watch(trainer, folder, judge) if settings.policy is Policy.STOP else None
     return [observer for observer in (judge, watch) if observer is not None]

@@ -117,13 +117,13 @@ class Run:
         trouble: dict[Kind, events.Event] = {}
         for event in events.read(self.folder / events.NAME):
             was_rescued = event.policy != "warn" and not crashed
-            if event.finding.kind in _TROUBLE:
-                trouble.pop(event.finding.kind, None)
-                if not (event.is_end or was_rescued):
-                    trouble[event.finding.kind] = event
+            if event.kind in _TROUBLE:
+                trouble.pop(event.kind, None)
+                if not (event.ended or was_rescued):
+                    trouble[event.kind] = event
         if trouble:
             last = list(trouble.values())[-1]
-            return f"{last.finding.what}, at update {last.update:,}"
+            return f"{last.what}, at update {last.update:,}"
         warmup = int(str(self.config.options.get("warmup-updates", 0)))
         is_young = self.updates < max(1, warmup)
         if crashed or is_young or self.unigram is None or not self.valid_nll:

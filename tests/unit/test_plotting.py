@@ -16,7 +16,7 @@ from markupsafe import escape
 from plotly.offline import get_plotlyjs
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.divergence.events import Event, Finding, Kind, read
+from fairseq_deepnet.divergence.events import Event, Kind, read
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.records import QUANTITIES, Level
 from fairseq_deepnet.tools.plotting import images, page
@@ -134,13 +134,13 @@ def test_runs_with_equal_names_are_distinguished_by_their_parents(tmp_path: Path
 
 def test_events_are_read_as_they_were_written(tmp_path: Path) -> None:
     layers, values = {"decoder": (1, 13, 18)}, {"lowest": {"decoder": 1e-9}}
-    finding = Finding(Kind.VANISHED, 2, "gradients are gone", layers, values)
-    event = Event(finding, 12, "no warm-up", {"update": 1, "loss": 9.5}, "stop", 1)
+    good = {"update": 1, "loss": 9.5}
+    event = Event(Kind.VANISHED, 2, "gone", layers, values, 12, "no warm-up", good, "stop", 1)
     add_events(tmp_path, event.record(), {**event.record(), "update": 40, "ended": True})
     first, second = read(tmp_path / "divergence.jsonl")
     assert first == event
-    assert (second.is_end, second.update, second.finding.started) == (True, 40, 2)
-    assert second.finding.kind is Kind.VANISHED
+    assert (second.ended, second.update, second.started) == (True, 40, 2)
+    assert second.kind is Kind.VANISHED
 
 
 def test_a_scale_is_logarithmic_over_a_decade_and_ignores_a_single_explosion() -> None:
@@ -220,7 +220,7 @@ def test_a_page_of_deep_and_long_runs_stays_small_and_keeps_the_updates_around_e
 ) -> None:
     updates = np.arange(10, 10_010, 10)
     long = Series(updates, np.random.default_rng(1).lognormal(size=(1000, 100)))
-    event = Event(Finding(Kind.LOSS_SPIKE, 5003, ""), 5005, "", {}, "warn", 0)
+    event = Event(Kind.LOSS_SPIKE, 5003, update=5005)
     thinned = page.thin(long, 50, [event]).updates.tolist()
     assert len(thinned) <= 55
     assert {10, 5000, 5010, 5020, 10000} <= set(thinned)

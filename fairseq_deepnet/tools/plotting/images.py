@@ -159,7 +159,7 @@ def _draw_map(axes: Any, series: Series, scale: Scale) -> Any:
 
 def _mark_events(axes: Any, run: Run, colour: str) -> None:
     """Draw a dashed line with a triangle at the start of the first 20 events."""
-    for update in [event.finding.started for event in run.events if not event.is_end][:20]:
+    for update in [event.started for event in run.events if not event.ended][:20]:
         axes.axvline(update, color=colour, linestyle=(0, (4, 3)), linewidth=1, alpha=0.8)
         place = {"transform": axes.get_xaxis_transform(), "clip_on": False, "zorder": 5}
         axes.plot(update, 1.0, color=colour, marker="v", markersize=8, **place)

@@ -133,7 +133,7 @@ def thin(series: Series, most: int, events: Sequence[Event]) -> Series:
     """Select about `most` updates: evenly spaced ones, and those near the first 20 events."""
     count = len(series.updates)
     even = np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)
-    starts = np.searchsorted(series.updates, [event.finding.started for event in events[:20]])
+    starts = np.searchsorted(series.updates, [event.started for event in events[:20]])
     near = (starts[:, None] + np.arange(-2, 3)).ravel().astype(np.int64)
     rows = np.unique(np.clip(np.concatenate([even, near]), 0, count - 1))
     return Series(series.updates[rows], series.values[rows])
@@ -167,9 +167,7 @@ def _mark_events(figure: Figure, run: Run, number: int, **panels: Any) -> None:
     colour = colour_of(number)
     line = {"color": colour, "dash": "dash", "width": 1}
     look = {"text": "▼", "font": {"color": colour}, "xanchor": "center", "yanchor": "top"}
-    for finding in [event.finding for event in run.events if not event.is_end][:20]:
-        text = f"{run.name}, update {finding.started:,}: {finding.kind.label}"
-        text = html.escape(f"{text} {region_text(finding.layers)}".strip(), quote=False)
-        figure.add_vline(
-            finding.started, line=line, annotation=look | {"hovertext": text}, **panels
-        )
+    for event in [event for event in run.events if not event.ended][:20]:
+        text = f"{run.name}, update {event.started:,}: {event.kind.label}"
+        text = html.escape(f"{text} {region_text(event.layers)}".strip(), quote=False)
+        figure.add_vline(event.started, line=line, annotation=look | {"hovertext": text}, **panels)

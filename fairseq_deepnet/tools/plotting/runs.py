@@ -142,7 +142,7 @@ def read_run(folder: Path, name: str) -> Run:
         updates = sorted(by_update)
         series[key] = Series(np.array(updates), np.stack([by_update[u] for u in updates]))
     watched = events.read(folder / events.NAME)
-    watched.sort(key=lambda event: (event.finding.started, event.update))
+    watched.sort(key=lambda event: (event.started, event.update))
     return Run(name, folder, series, watched)
 
 
