@@ -24,9 +24,7 @@ def digest_of_words(symbols: Sequence[str]) -> str:
 
 
 def record_dictionaries(args: Namespace, task: Any) -> None:
-    """Record the dictionaries of a task in the arguments of a model that is being built.
-
-    Nothing is recorded of a task that has only the size of a vocabulary.
+    """Record the dictionaries of a task, if it has any, in the arguments of a new model.
 
     Raises:
         ConfigurationError: if `args` come from a checkpoint of other dictionaries.

@@ -82,8 +82,7 @@ def choose_model(target: Path, average: int) -> TrainedModel:
     file, ValueError for an average of a single checkpoint.
     """
     folder = target / "checkpoints" if (target / "checkpoints").is_dir() else target
-    if target.is_file():
-        folder = target.resolve().parent  # a link to a checkpoint may lie anywhere
+    folder = target.resolve().parent if target.is_file() else folder  # target may be a link
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no run or checkpoint {target}")
     above = folder.resolve().parent

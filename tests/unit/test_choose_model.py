@@ -1,11 +1,12 @@
-"""Which checkpoint stands for a run."""
+"""The checkpoint and the data of a run."""
 
 from pathlib import Path
 
 import pytest
 
+from fairseq_deepnet.records import sha256, write_record
 from fairseq_deepnet.tools import trained_model
-from tests.support.runs import make_data, make_run
+from tests.support.runs import make_checkpoint, make_data, make_run
 
 
 @pytest.fixture
@@ -20,6 +21,23 @@ def test_the_last_checkpoint_stands_for_a_run_that_was_never_validated(run: Path
     (folder / "checkpoint_last.pt").unlink()
     with pytest.raises(FileNotFoundError, match="has no checkpoint_best"):
         trained_model.choose_model(run, 0)
+
+
+def test_data_are_recognised_by_their_record_wherever_they_are(run: Path, tmp_path: Path) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    for folder in (data, copy):
+        folder.mkdir()
+        write_record(folder / "corpus.json", {"lines": {"train": 4}})
+    facts = {"folder": str(data), "corpus_sha256": sha256(data / "corpus.json")}
+    write_record(run / "environment.json", {"data": facts})
+    model = trained_model.choose_model(run, 0)
+    lone = trained_model.choose_model(make_checkpoint(tmp_path / "model.pt", 1, data), 0)
+    assert trained_model.is_own_data(model, data)
+    assert trained_model.is_own_data(model, copy)
+    assert trained_model.is_own_data(lone, data)
+    write_record(copy / "corpus.json", {"lines": {"train": 5}})
+    assert not trained_model.is_own_data(model, copy)
+    assert not trained_model.is_own_data(lone, copy)
 
 
 def test_a_model_of_many_pairs_needs_a_folder_of_many(run: Path, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
     assert "already scored" in second.stderr
     assert len(engine.asked) == 4
 
-    # another model under the same name is scored anew
+    # another model with the same name has its own score
     make_checkpoint(run_folder / "checkpoints" / "checkpoint_best.pt", 30)
     third = evaluate(run_folder, "--max-len-b", "30")
     assert "(update 30)" in third.stdout
@@ -199,7 +199,7 @@ def test_a_direction_that_is_scored_again_leaves_the_others_in_the_summary(
     assert summed(directions="de-en") == [1, 2]
     assert summed() == [2, 2]
     assert summed(directions="de-en") == [2, 2]
-    # the score of a text that has changed is none any more
+    # a score of text that has changed since does not count
     write_text_folder(other / "text", "test.de-en.de", lines=TRANSLATIONS)
     assert summed(directions="de-en") == [1, 2]
     (score,) = read_scores(run_folder)
@@ -308,7 +308,9 @@ def test_a_direction_is_scored_with_the_tokenizer_of_its_target(
 def test_sides_of_different_lengths_are_refused(tmp_path: Path) -> None:
     job = job_of(tmp_path, "de-en")
     job.source.write_text("one\ntwo\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"news\.de-en\.de has 2 lines and .*news\.de-en\.en 1"):
+    with pytest.raises(
+        ValueError, match=r"news\.de-en\.de and .*news\.de-en\.en have 2 and 1 lines"
+    ):
         job.lines()
 
 

@@ -117,7 +117,7 @@ SHORT = "Evaluated 29 tokens in 1s\nLoss (base 2): 3.0000, Perplexity: 8.00\n"
     ("task", "words", "printed", "message"),
     [
         ("translation", [], "", "is no language model; run deepnet evaluate"),
-        ("language_modeling", ["--split=dev"], "", "no dev of one language, but test"),
+        ("language_modeling", ["--split=dev"], "", "has no dev text of one language"),
         ("language_modeling", [], "nothing", "fairseq-eval-lm ended with status 0: nothing"),
         ("language_modeling", [], SHORT, "did not read all 30 tokens of test: it leaves out lines"),
     ],

@@ -39,8 +39,6 @@ ENGLISH: Final = "en"
 SHARES: Final = ("off_target", "off_target_floor")
 """Share of lines in another language than the target's, 0 to 1; and the same of the reference,
 which is the identifier's error."""
-_SEARCH: Final = ("split", "beam", "lenpen", "averaged", "updates", "request")
-"""Facts that a summary takes from its directions."""
 _GROUPS: Final = ("X-En", "En-X", "all supervised", "zero-shot", "all")
 
 
@@ -89,8 +87,8 @@ class Job:
         lines = folder.subwords(split) if folder.is_moses else list(read_lines(self.source))
         references = sum(1 for _ in read_lines(self.reference))
         if len(lines) != references:
-            counts = f"{self.source} has {len(lines):,} lines and {self.reference} {references:,}"
-            raise ValueError(f"{counts}: create the data folder again")
+            counts = f"{len(lines):,} and {references:,} lines"
+            raise ValueError(f"{self.source} and {self.reference} have {counts}")
         return lines
 
 
@@ -262,7 +260,8 @@ def summarise(
         )
     write_text(folder / "table.md", f"{text}\n")
     bleu = {name: means["bleu"] for name, means in averages.items()}
-    summary = {key: present[0].get(key) for key in _SEARCH} | {
+    shared = ("split", "beam", "lenpen", "averaged", "updates", "request")
+    summary = {key: present[0].get(key) for key in shared} | {
         "x-en": bleu.get("X-En"),
         "en-x": bleu.get("En-X"),
         "average": bleu.get("all supervised", bleu["all"]),

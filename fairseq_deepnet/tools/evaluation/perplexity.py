@@ -46,8 +46,7 @@ def run(args: argparse.Namespace) -> int:
     data = trained_model.find_data(model, args.data)
     binarised = data.path / f"{args.split}.bin"
     if not data.is_monolingual or not binarised.is_file():
-        splits = ", ".join(data.record.get("lines") or ())
-        raise ValueError(f"{shown(data.path)}: no {args.split} of one language, but {splits}")
+        raise ValueError(f"{shown(data.path)} has no {args.split} text of one language")
     other = None if trained_model.is_own_data(model, data.path) else data.path
     words = [args.split, model.path.stem, "perplexity"]
     record = model.scores / f"{score_name(words, other)}.json"

@@ -118,8 +118,7 @@ def sets() -> list[str]:
 
 def definition(name: str) -> dict[str, Any]:
     """Return the definition of one of `sets`."""
-    content: dict[str, Any] = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
-    return content
+    return dict(yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8")))
 
 
 def write_set(

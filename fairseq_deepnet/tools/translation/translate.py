@@ -104,9 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     precision = parser.add_mutually_exclusive_group()
     for name in ("bf16", "fp16"):
         precision.add_argument(f"--{name}", action="store_true", help=f"fairseq: {name} (fp32)")
-    window = (
-        f"lines that are read before they are translated ({engines.WINDOW} per thread; typed: 1)"
-    )
+    window = f"lines to read before translating ({engines.WINDOW} per thread; 1 if typed)"
     parser.add_argument("--window", type=int, help=window)
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
@@ -127,8 +125,7 @@ def run(args: argparse.Namespace) -> int:
         for path in files
         for number, raw in enumerate(raw_lines(path), start=1)
     )
-    done, pause = 0, 1 if sys.stderr.isatty() else 10
-    bar = tqdm(unit=" lines", mininterval=pause, delay=pause, disable=is_typed)
+    done, bar = 0, tqdm(unit=" lines", mininterval=2, delay=2, disable=is_typed)
     with output(args.out) as stream, bar:
         for window in iter(lambda: list(itertools.islice(lines, args.window)), []):
             for results in engine.nbest(window, direction, args.nbest or 1):
