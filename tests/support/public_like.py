@@ -19,17 +19,6 @@ Gain = Callable[[str], float]
 """Of a linear map, by the last part of its name."""
 
 
-class RMSNorm(nn.Module):
-    """x over its root mean square, times a weight."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
-
-
 class LlamaAttention(nn.Module):
     """One head without positions."""
 
@@ -54,33 +43,30 @@ class LlamaMLP(nn.Module):
         self.down_proj = nn.Linear(96, WIDTH, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-        return found
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
 
 
 class LlamaLayer(nn.Module):
-    """Post-LN: norm(alpha x + G(x)); Pre-LN: alpha x + G(scale norm(x)); or nothing at all."""
+    """Post-LN: norm(alpha x + G(x)); Pre-LN: alpha x + G(scale norm(x))."""
 
     def __init__(self, place: str, alpha: float, scale: float) -> None:
         super().__init__()
         self.place, self.alpha, self.scale = place, alpha, scale
         self.self_attn, self.mlp = LlamaAttention(), LlamaMLP()
-        self.post_attention_layernorm = RMSNorm(WIDTH)
+        self.post_attention_layernorm = nn.RMSNorm(WIDTH)
         if place == "post":
-            self.post_feedforward_layernorm = RMSNorm(WIDTH)
+            self.post_feedforward_layernorm = nn.RMSNorm(WIDTH)
         else:
-            self.input_layernorm = RMSNorm(WIDTH)
+            self.input_layernorm = nn.RMSNorm(WIDTH)
 
     def forward(self, x: Tensor) -> tuple[Tensor]:
         if self.place == "post":
             x = self.post_attention_layernorm(self.alpha * x + self.self_attn(hidden_states=x)[0])
             return (self.post_feedforward_layernorm(self.alpha * x + self.mlp(x)),)
-        if self.place == "pre":
-            h = self.scale * self.input_layernorm(x)
-            x = self.alpha * x + self.self_attn(hidden_states=h)[0]
-            h = self.scale * self.post_attention_layernorm(x)
-            return (self.alpha * x + self.mlp(h),)
-        return (x,)
+        h = self.scale * self.input_layernorm(x)
+        x = self.alpha * x + self.self_attn(hidden_states=h)[0]
+        h = self.scale * self.post_attention_layernorm(x)
+        return (self.alpha * x + self.mlp(h),)
 
 
 class LlamaLike(nn.Module):
@@ -99,15 +85,14 @@ class LlamaLike(nn.Module):
         self.embed_tokens = nn.Embedding(WORDS, WIDTH)
         scales = [(number + 1) ** -0.5 if scaled else 1.0 for number in range(depth)]
         self.layers = nn.ModuleList(LlamaLayer(place, alpha, scale) for scale in scales)
-        self.norm = RMSNorm(WIDTH)
+        self.norm = nn.RMSNorm(WIDTH)
         draw(self.layers, gain)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         x = self.embed_tokens(input_ids)
         for layer in self.layers:
             (x,) = layer(x)
-        found: Tensor = self.norm(x)
-        return found
+        return self.norm(x)  # type: ignore[no-any-return]
 
 
 def draw(module: nn.Module, gain: Gain) -> None:

@@ -128,6 +128,6 @@ def test_the_thousand_layers_get_what_makes_them_fit_into_80_gib(
     code, out, _ = run(capsys, "opus100_1000", "--gpus", "8", "--memory", "80")
     assert code == 0
     assert "79.5 GiB: --ddp-backend legacy_ddp, 2,048 x 32" in out
-    assert "It fits with: --ddp-backend legacy_ddp\n" in out
+    assert "It fits with: ddp-backend=legacy_ddp\n" in out
     for part in ("encoder", "activations", "projection"):
         assert part in out

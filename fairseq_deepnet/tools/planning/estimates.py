@@ -15,7 +15,6 @@ from typing import Any
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerConfig, TransformerModel
 
-from fairseq_deepnet.files import shown
 from fairseq_deepnet.footprint import (
     MEGABYTE,
     STATES,
@@ -100,16 +99,12 @@ class Plan:
 
 
 def make_plan(
-    model: Model,
-    training: Training,
-    memory_gib: float,
-    length: int = SENTENCE_LENGTH,
+    model: Model, training: Training, memory_gib: float, length: int = SENTENCE_LENGTH
 ) -> Plan:
-    """Plan a training that is already read."""
+    """Return the plan of a model and its training."""
     batch, counts = micro_batch(model, training, length), count(model)
     memory, flops = follow(model, training, counts, batch), count_flops(model, batch)
-    needs = (model, training, counts, memory, flops)
-    return Plan(*needs, memory_gib, length)
+    return Plan(model, training, counts, memory, flops, memory_gib, length)
 
 
 def estimate(
@@ -119,7 +114,7 @@ def estimate(
     vocabulary: tuple[int, int],
     length: int = SENTENCE_LENGTH,
 ) -> Plan:
-    """Plan the training that a config describes.
+    """Return the plan of a config.
 
     Args:
         gpus: devices in all; 0 is one CPU process
@@ -158,24 +153,18 @@ def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
 
     Raises ValueError for options that the plan does not know how to count.
     """
-    for option in ("adaptive_softmax_cutoff", "adaptive_input", "merge_src_tgt_embed"):
+    for option in (*("adaptive_softmax_cutoff", "adaptive_input"), *("merge_src_tgt_embed", "amp")):
         if getattr(args, option, None):
-            raise ValueError(
-                f"--{option.replace('_', '-')} is not covered by the plan; leave it out"
-            )
+            raise ValueError(f"--{option.replace('_', '-')} is not covered by the plan")
     cfg: Any = TransformerConfig.from_namespace(args)
     share_all = bool(cfg.share_all_embeddings)
     if share_all and vocabulary[0] != vocabulary[1]:
         raise ValueError(
-            f"--share-all-embeddings needs one vocabulary, not {vocabulary[0]:,} and"
-            f" {vocabulary[1]:,}; give a single --vocabulary"
+            f"--share-all-embeddings needs one vocabulary, not {vocabulary[0]:,}, {vocabulary[1]:,}"
         )
     scheme = scheme_in(args)
     if scheme is None:
-        raise ValueError(
-            "--encoder-normalize-before without --decoder-normalize-before (or the reverse) is not"
-            " covered by the plan; give both or none"
-        )
+        raise ValueError("--encoder-normalize-before and --decoder-normalize-before differ")
     layers = {side: layer_shape(cfg, side) for side in Side}
     rows = {Side.ENCODER: cfg.max_source_positions, Side.DECODER: cfg.max_target_positions}
     without = bool(cfg.no_token_positional_embeddings)
@@ -207,11 +196,6 @@ def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> 
         length: subwords of a sentence, which turns --batch-size into tokens where there is no
             --max-tokens
     """
-    for option in ("amp", "store_ema"):
-        if getattr(args, option, False):
-            raise ValueError(
-                f"--{option.replace('_', '-')} is not covered by the plan; leave it out"
-            )
     optimisers = (*STATES, "adafactor", "sgd")
     if args.optimizer not in optimisers:
         raise ValueError(f"--optimizer {args.optimizer}: the plan knows {', '.join(optimisers)}")
@@ -237,30 +221,30 @@ def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> 
 
 
 def vocabulary_of(
-    config: configs.Config, data: Path | None, given: str | None = None
-) -> tuple[tuple[int, int], str]:
-    """Return the entries of the source's and the target's dictionary, and their origin.
+    config: configs.Config, data: Path | None, sizes: str | None = None
+) -> tuple[int, int]:
+    """Return the entries of the source's and the target's dictionary.
 
     Args:
-        data: the data folder; where there is none yet, the config says what it will have.
-        given: numbers that win: "32000", or "8000,6000" for source and target.
+        data: the data folder; if it does not exist yet, the config's vocabulary counts.
+        sizes: numbers that win: "32000", or "8000,6000" for source and target.
     """
-    if given is None and data is not None and (data / "corpus.json").is_file():
+    if sizes is None and data is not None and (data / "corpus.json").is_file():
         folder = DataFolder.open(data)
         if folder.is_multilingual or folder.is_monolingual:
             # one dictionary, to which fairseq adds a token per language
             tokens = len(folder.languages) if folder.is_multilingual else 0
             entries = entries_of(data / "dict.txt") + tokens
-            return (entries, entries), f"of {shown(data)}"
+            return entries, entries
         source, target = (entries_of(data / f"dict.{name}.txt") for name in folder.languages)
-        return (source, target), f"of {shown(data)}"
-    text = given or str(config.recipe.get("vocabulary", ""))
+        return source, target
+    text = sizes or str(config.recipe.get("vocabulary", ""))
     if not text:
         raise ValueError("entries of the dictionary are missing: --vocabulary N or --data FOLDER")
-    sizes = text.replace("_", "").split(",")
-    if len(sizes) > 2 or not all(size.strip().isdecimal() for size in sizes):
+    numbers = text.replace("_", "").split(",")
+    if len(numbers) > 2 or not all(number.strip().isdecimal() for number in numbers):
         raise ValueError(f"--vocabulary {text}: a number of entries is expected, or SOURCE,TARGET")
-    return (int(sizes[0]), int(sizes[-1])), "as given" if given else "of the config, without data"
+    return int(numbers[0]), int(numbers[-1])
 
 
 def entries_of(dictionary: Path) -> int:

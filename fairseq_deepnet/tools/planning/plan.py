@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         raise FileNotFoundError(f"no data folder {args.data}")
     usual = config.recipe.get("data")
     data = args.data or (None if usual is None else ROOT / str(usual))
-    sizes, where = vocabulary_of(config, data, args.vocabulary)
+    sizes = vocabulary_of(config, data, args.vocabulary)
     memory = args.memory
     if memory is None:
         memory = DEVICE_GIB if args.gpus else machine_gib()
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(as_json(plan, steps), indent=2))
     else:
-        print(as_text(plan, steps, [*notes, f"vocabulary: {where}"]))
+        print(as_text(plan, steps, notes))
     return 0 if steps[-1].plan.fits else 1
 
 
@@ -105,7 +105,7 @@ def as_text(plan: Plan, steps: list[Step], assumptions: list[str]) -> str:
 
 
 def _verdict(plan: Plan, steps: list[Step]) -> str:
-    from fairseq_deepnet.tools.planning.advice import OTHERS, as_arguments
+    from fairseq_deepnet.tools.planning.advice import OTHERS
 
     last, memory = steps[-1], f"{plan.memory_gib:.4g} GiB"
     if plan.fits:
@@ -116,8 +116,7 @@ def _verdict(plan: Plan, steps: list[Step]) -> str:
         lines.append(f"  {step.plan.needed_gib:.1f} GiB: {step.name}, {batch}")
     if last.plan.fits:
         words = [f"{name}={value}" for name, value in last.options.items()]
-        lines.append(f"It fits with: {as_arguments(last.options)}")
-        lines.append(f"  as key=value: {' '.join(words)}")
+        lines.append(f"It fits with: {' '.join(words)}")
     else:
         lines.append(f"None of them makes it fit: {OTHERS}.")
     return "\n".join(lines)
