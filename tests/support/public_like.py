@@ -43,7 +43,7 @@ class LlamaMLP(nn.Module):
         self.down_proj = nn.Linear(96, WIDTH, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class LlamaLayer(nn.Module):
@@ -92,7 +92,7 @@ class LlamaLike(nn.Module):
         x = self.embed_tokens(input_ids)
         for layer in self.layers:
             (x,) = layer(x)
-        return self.norm(x)  # type: ignore[no-any-return]
+        return self.norm(x)
 
 
 def draw(module: nn.Module, gain: Gain) -> None:
