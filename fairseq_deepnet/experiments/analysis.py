@@ -177,7 +177,9 @@ def points_of(plot: str, run: MonitoredRun, updates: range) -> list[Point]:
     elif plot == "fig3c":
         points = [(cell, epoch, loss) for epoch, (_, loss) in enumerate(run.run.valid_loss)]
     elif plot == "fig4a" and run.records:
-        points = [(cell, record["update"], model_update(record)) for record in run.records]
+        points = [
+            (cell, record["update"], record["values"].get("model_update")) for record in run.records
+        ]
         points.append((cell, 0, 0.0))
     elif plot in ("fig4b", "fig4c"):
         part = "ffn" if plot == "fig4b" else "self_attn"
@@ -185,17 +187,11 @@ def points_of(plot: str, run: MonitoredRun, updates: range) -> list[Point]:
     elif plot == "fig4d":
         points = [(cell, layer, norm) for layer, norm in gradients]
     elif plot == "fig5":
-        points = [(kind, depth, mean(map(model_update, chosen)))]
+        points = [(kind, depth, mean(record["values"].get("model_update") for record in chosen))]
     return [(key, x, value) for key, x, value in points if value is not None]
 
 
 # From records to numbers. A quantity's name and layout are those of monitoring/quantities.md.
-
-
-def model_update(record: Record) -> float | None:
-    """Return the accumulated model update after the record's update."""
-    value = record["values"].get("model_update")
-    return None if value is None else float(value)
 
 
 def layer_norm_input(record: Record, part: str) -> float | None:
@@ -289,23 +285,17 @@ def to_csv(plots: Sequence[Plot]) -> str:
 
 
 def draw(plots: Sequence[Plot], setting: str) -> Any:
-    """Draw two plots per row, with one legend if all have the same lines."""
+    """Draw two plots per row."""
     columns = min(2, len(plots))
     rows = math.ceil(len(plots) / columns)
     width, height = _SIZE
     figure = new_figure((max(7.5, width * columns), height * rows + 0.9))
     grid = figure.subplots(rows, columns, squeeze=False)
-    alike = len(plots) > 1 and len({tuple(key for key, *_ in p.lines()) for p in plots}) == 1
     for axes, plot in zip(grid.flat, plots, strict=False):
         _draw_plot(axes, plot)
-        if not alike:
-            axes.legend(frameon=False, fontsize="small", handlelength=3.5)
+        axes.legend(frameon=False, fontsize="small", handlelength=3.5)
     for axes in list(grid.flat)[len(plots) :]:
         axes.set_visible(False)
-    if alike:
-        labelled = grid[0][0].get_legend_handles_labels()
-        names = min(3, len(plots[0].lines()))
-        figure.legend(*labelled, loc="outside upper center", ncols=names, frameon=False)
     sources = ", ".join(sorted({paper.table(plot.name).source for plot in plots}))
     theirs = f"read off {sources} of {paper.REFERENCE} (IWSLT-14 De-En)"
     caption = (f"full and dashed lines: ours, {setting}", f"dotted: {theirs}")

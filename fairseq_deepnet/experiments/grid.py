@@ -26,7 +26,6 @@ import fnmatch
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final
 
 from fairseq_deepnet.experiments import paper
@@ -40,7 +39,6 @@ from fairseq_deepnet.tools.training import launch
 FOLDER: Final = CONFIG_FOLDER / "sweeps"
 _KEYS: Final = {"config", "options", "cell", "factors", "settings", "score"}
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-_NOTHING: Final[Mapping[str, Value]] = MappingProxyType({})
 _TRAIN_WORDS: Final = {"PRECISION"}
 _SCORE_WORDS: Final = {
     *("SPLIT", "BEAM", "LENPEN", "AVERAGE", "BATCH", "DIRECTIONS", "TEXT", "TOKENIZER")
@@ -160,7 +158,9 @@ def _options_of(panel: Panel, factor: str, value: Value) -> dict[str, Value]:
     return settings[paper.key(value)]
 
 
-def override(sweep: Sweep, words: Sequence[str], forced: Mapping[str, Value] = _NOTHING) -> Sweep:
+def override(
+    sweep: Sweep, words: Sequence[str], forced: Mapping[str, Value] | None = None
+) -> Sweep:
     """Return a sweep changed by `key=value` arguments.
 
     The name of a factor replaces its values (`depth=6,18`); in panels without the factor, a single
@@ -174,7 +174,7 @@ def override(sweep: Sweep, words: Sequence[str], forced: Mapping[str, Value] = _
     panels = copy.deepcopy(sweep.panels)
     owners = {factor: panel for panel in sweep.panels.values() for factor in panel["factors"]}
     for panel in panels.values():
-        panel["forced"] = dict(forced)
+        panel["forced"] = dict(forced or {})
     for word in words:
         key, value = configs.parse_override(word)
         values = [configs.parse_value(text) for text in str(value).split(",")]
@@ -256,15 +256,12 @@ def _cell(panel_name: str, panel: Panel, chosen: dict[str, Value], seed: int) ->
             if not option.isupper() and not option.startswith("recipe."):
                 configs.check_allowed(option, source)
     places = [{"panel": panel_name, "values": keys, "seed": seed}]
-    words = None if score is None else _words(score)
+    words = None
+    if score is not None:
+        ours = [w for k, v in score.items() if k.isupper() for w in (f"--{k.lower()}", v)]
+        theirs = [w for k, v in score.items() if not k.isupper() for w in (f"--{k}", v)]
+        words = [*ours, "--", *theirs] if theirs else ours
     return Cell(name, panel["config"], options | {"seed": seed}, train, words, places)
-
-
-def _words(score: Mapping[str, str]) -> list[str]:
-    """Return arguments of `deepnet evaluate`; those of fairseq-generate follow --."""
-    ours = [word for k, v in score.items() if k.isupper() for word in (f"--{k.lower()}", v)]
-    theirs = [word for k, v in score.items() if not k.isupper() for word in (f"--{k}", v)]
-    return [*ours, "--", *theirs] if theirs else ours
 
 
 def choose(cells: list[Cell], patterns: str | None) -> list[Cell]:

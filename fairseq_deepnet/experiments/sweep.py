@@ -125,13 +125,12 @@ def refuse_changes(folder: Path, cells: Sequence[Cell]) -> None:
     for cell in cells:
         before, after = read_json(folder / cell.name / CELL).get("settings"), cell.settings()
         if before not in (None, after):
-            changed = [
-                f"{key} {before.get(key)} -> {after.get(key)}"
-                for key in sorted(before.keys() | after.keys())
-                if before.get(key) != after.get(key)
+            names = sorted(key for key, _ in before.items() ^ after.items())
+            changes = [
+                f"{key} {before.get(key)} -> {after.get(key)}" for key in dict.fromkeys(names)
             ]
             raise ValueError(
-                f"{shown(folder / cell.name)} was run with other settings ({'; '.join(changed)}): "
+                f"{shown(folder / cell.name)} was run with other settings ({'; '.join(changes)}): "
                 "choose another folder with --runs FOLDER, or remove the cell's"
             )
 
