@@ -37,16 +37,8 @@ from fairseq_deepnet.tools.tables import markdown
 if TYPE_CHECKING:
     import pandas as pd
 
-FIGURES: Final = {
-    "fig3a": ("fig3a",),
-    "fig3b": ("fig3b",),
-    "fig3c": ("fig3c",),
-    "fig4": ("fig4a", "fig4b", "fig4c", "fig4d"),
-    "fig5": ("fig5",),
-}
-"""Figure -> its plots, which are tables of paper.yaml."""
-UPDATES: Final = {"fig3a": "26-30", "fig3b": "1-5", "fig4": "26-30", "fig5": "5"}
-"""Default updates of a figure, where the paper does not state them."""
+UPDATES: Final = {"fig3a": "26-30", "fig3b": "1-5", "fig3c": "1", "fig4": "26-30", "fig5": "5"}
+"""Figures with their default updates, where the paper does not state them."""
 STOCK: Final = "-stock"
 """Part of the names of runs with `--init stock`."""
 OWN_NAMES: Final = {
@@ -74,7 +66,6 @@ _AXES: Final = {
 _LOGARITHMIC: Final = ("fig4d", "fig5")
 Point = tuple[Key, float, float]
 """Key of a line, x, and the value of a run."""
-MISSING: Final = "-"
 _SIZE: Final = (6.2, 4.2)
 _WRAP: Final[dict[str, Any]] = {"break_on_hyphens": False}
 
@@ -138,7 +129,7 @@ def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[Plot
     import pandas as pd
 
     plots = []
-    for name in FIGURES[figure]:
+    for name in (name for name in _AXES if name.startswith(figure)):
         points = [point for run in runs for point in points_of(name, run, updates)]
         if not points:
             sweep = "fig4" if figure == "fig3a" else figure
@@ -219,7 +210,7 @@ def mean(values: Iterable[Any]) -> float | None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet analysis`."""
-    parser.add_argument("figure", choices=FIGURES, help="a figure of the paper, or a part of one")
+    parser.add_argument("figure", choices=UPDATES, help="a figure of the paper, or a part of one")
     parser.add_argument("runs", type=Path, help="folder of its runs, as `deepnet sweep` made it")
     parser.add_argument("--out", type=Path, help="where FIGURE.csv and FIGURE.png go (RUNS)")
     parser.add_argument(
@@ -233,7 +224,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read the runs, print the table, write CSV and image."""
     runs = read_runs(args.runs)
-    updates = args.updates or window(UPDATES.get(args.figure, "1"))
+    updates = args.updates or window(UPDATES[args.figure])
     plots = make(args.figure, runs, updates)
     setting = describe_settings(results.table_of([run.run for run in runs]))
     print(to_markdown(plots, setting), end="")
@@ -247,13 +238,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def number(value: float | None, mark: str = "") -> str:
-    """Format with three significant digits, without an exponent down to 0.001."""
-    if value is None or math.isnan(value):
-        return MISSING
-    if value and abs(value) < 1e-3:
-        return f"{mark}{value:.2g}"
-    return mark + (f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}")
+def number(value: float, mark: str = "") -> str:
+    """Format with three significant digits."""
+    if math.isnan(value):
+        return "-"
+    return f"{mark}{value:,.0f}" if abs(value) >= 1000 else f"{mark}{value:.3g}"
 
 
 def to_markdown(plots: Sequence[Plot], setting: str) -> str:

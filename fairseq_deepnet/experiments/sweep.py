@@ -263,7 +263,7 @@ def _lost(status: int, place: Path) -> dict[str, Any]:
     return outcome
 
 
-def stop(processes: Sequence[subprocess.Popen[bytes]], patience: float = PATIENCE) -> None:
+def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     """Stop cells and their child processes; kill those that do not exit in time.
 
     Training saves before it exits. A second Ctrl-C kills at once.
@@ -271,7 +271,7 @@ def stop(processes: Sequence[subprocess.Popen[bytes]], patience: float = PATIENC
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
-    limit = time.monotonic() + patience
+    limit = time.monotonic() + PATIENCE
     with contextlib.suppress(KeyboardInterrupt):
         while time.monotonic() < limit and any(process.poll() is None for process in processes):
             time.sleep(0.1)

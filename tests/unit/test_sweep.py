@@ -162,11 +162,6 @@ def test_a_sweep_that_ends_leaves_nothing_running_and_resumes(rig: Rig, number: 
     assert rig.run("slow") == ["done"]
 
 
-def test_a_training_that_was_preempted_from_outside_is_unfinished(rig: Rig, child: Path) -> None:
-    child.write_text("import sys; sys.exit(85)", encoding="utf-8")
-    assert rig.run("good") == ["unfinished"]
-
-
 @pytest.mark.parametrize(
     ("gpus", "parallel", "visible", "expected"),
     [
