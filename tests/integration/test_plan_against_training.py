@@ -1,7 +1,6 @@
-"""The memory that a plan foretells, against tensors that are really alive in fairseq's Trainer."""
+"""The memory of a plan, compared with the live tensors of fairseq's Trainer."""
 
 import pytest
-import torch
 
 from benchmarks import plan_accuracy
 from benchmarks.plan_accuracy import Shape
@@ -24,11 +23,7 @@ CHUNKED = ("--criterion", "chunked_label_smoothed_cross_entropy")
     ],
     ids=lambda shape: f"{shape.name} {' '.join(shape.options)}".strip(),
 )
-def test_the_peak_of_tensors_is_foretold(shape: Shape) -> None:
-    torch.manual_seed(1)
-    trainer = plan_accuracy.build(shape, "cpu")()
-    batches = plan_accuracy.samples(shape, 2 if "--update-freq" in shape.options else 1)
-    plan_accuracy.train(trainer, batches, 1)
-    alive = plan_accuracy.profiled(trainer, batches)
+def test_the_peak_of_tensors_is_estimated(shape: Shape) -> None:
+    alive = plan_accuracy.measure(shape, "cpu")
     memory = plan_accuracy.estimated(shape, "cpu").memory
     assert memory.peak - memory.host == pytest.approx(alive, rel=0.04)
