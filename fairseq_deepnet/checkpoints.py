@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 LAST: Final = "checkpoint_last.pt"
 PAUSES: Final = (2.5, 2.5)
-"""Seconds before each further attempt to write a checkpoint, as file servers fail at times."""
+"""Seconds before further attempts to write a checkpoint, as file servers fail at times."""
 _PERIODIC: Final = re.compile(
     r"checkpoint(\d+|_\d+_\d+)\.pt"
 )  # checkpoint7.pt, checkpoint_7_2000.pt
@@ -106,8 +106,8 @@ def receiver() -> Receiver | None:
 
 Stamp = tuple[int, int, int]
 _READ: Final[dict[Path, tuple[Stamp, bool, dict[str, Any]]]] = {}
-"""Files read by this process: their stamp, whether all checksums were compared, and the recorded
-options of the training run.
+"""Files read by this process: their stamp, whether all checksums were compared, and the options
+recorded in them.
 """
 
 

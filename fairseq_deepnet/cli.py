@@ -46,7 +46,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
 }
 """Task -> name -> (module within this package, one line of help).
 
-A module offers add_arguments(parser) and run(args) -> int. Words after -- are those of its argument
+A module provides add_arguments(parser) and run(args) -> int. Words after -- become its argument
 `extra`, if it has one.
 """
 
@@ -62,10 +62,10 @@ def _overview() -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises a ValueError of one line, with the nearest valid name."""
+    """A parser whose errors are a ValueError of one line that suggests the nearest valid name."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print below several lines of usage."""
+        """Raise the error that argparse would print below several lines of usage."""
         is_unknown = self.takes_extra and message.startswith("unrecognized")
         hint = "; options of fairseq come after --" if is_unknown else ""
         raise ValueError(explain_usage(message, self) + hint)
@@ -76,7 +76,7 @@ class Parser(argparse.ArgumentParser):
         return any(action.dest == "extra" for action in self._actions)
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse the words of a subcommand: options in any order, then -- and those of fairseq."""
+        """Parse a subcommand's arguments: options in any order, then -- and fairseq's options."""
         if self._subparsers is not None:
             return self.parse_args(words)
         end = words.index("--") if self.takes_extra and "--" in words else len(words)
@@ -93,12 +93,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def words_of(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> list[str]:
-    """Return the options that variables of the environment set: GPUS=8 is --gpus=8.
+    """Return the options set by environment variables: GPUS=8 is --gpus=8.
 
-    Only scripts ask for this (`deepnet SUBCOMMAND --variables`): a shell may have exported DATA or
-    OUT for something else. An empty variable counts as not set. A switch takes 0 or 1.
+    Only scripts use this (`deepnet SUBCOMMAND --variables`), because a shell may have exported DATA
+    or OUT for another purpose. An empty variable counts as unset. A switch takes 0 or 1.
 
-    Raises ValueError for DRY_RUN=1 where there is no --dry-run: such a command would write.
+    Raises ValueError for DRY_RUN=1 if there is no --dry-run, because such a command would write.
     """
     if environment.get("DRY_RUN", "0") != "0" and "--dry-run" not in parser._option_string_actions:
         raise ValueError(

@@ -1,6 +1,6 @@
-"""Adaptation of fairseq 0.12 to current Python, numpy and torch, and repairs of its faults.
+"""Adaptations of fairseq 0.12 to current Python, numpy and torch, and repairs of its faults.
 
-`apply` makes all of them when the plugin is imported; each function repairs one fault.
+`apply` installs all of them when the plugin is imported; each function repairs one fault.
 DeepNetTrainer repairs faults of the training loop, and optim.fp32_state the loss of precision in
 half-precision checkpoints.
 """

@@ -1,6 +1,6 @@
-"""The words of a model's numbers: recorded in its checkpoint, compared when it is built.
+"""Dictionaries of a model: recorded in its checkpoint and compared when the model is built.
 
-A dictionary with two lines swapped has the right size, but a model would translate to wrong words.
+A dictionary with two swapped lines has the right size, but the model would output wrong words.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from fairseq.tasks import FairseqTask
 from .errors import ConfigurationError
 
 RECORD = "dictionary_record"
-"""Name of the model argument with the SHA-256 of the words of each side, in order."""
+"""Name of the model argument that holds the SHA-256 of each side's words, in order."""
 
 
 def digest_of_words(symbols: Sequence[str]) -> str:
-    """Return the SHA-256 of a dictionary's entries in order; counts say nothing to a model."""
+    """Return the SHA-256 of a dictionary's entries in order, without their counts."""
     return hashlib.sha256("\n".join(symbols).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -27,7 +27,7 @@ def record_dictionaries(args: Namespace, task: Any) -> None:
     """Record the dictionaries of a task, if it has any, in the arguments of a new model.
 
     Raises:
-        ConfigurationError: if `args` come from a checkpoint of other dictionaries.
+        ConfigurationError: if `args` come from a checkpoint with other dictionaries.
     """
     if not isinstance(task, FairseqTask) or task.source_dictionary is None:
         return

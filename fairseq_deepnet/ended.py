@@ -3,8 +3,8 @@
     {"why": "preempted", "update": 1200}
     {"why": "diverged", "update": 31, "layers": {"decoder": [1, 13, 18]}, "started": 29, ...}
 
-Rank 0 writes ended.json before it exits, because torchrun and srun pass no exit status on. This
-module imports neither torch nor fairseq, for the supervisor.
+Rank 0 writes ended.json before it exits, because torchrun and srun do not pass on its exit status.
+For the supervisor, this module imports neither torch nor fairseq.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from .records import read_record, write_record
 NAME: Final = "ended.json"
 
 PREEMPTED: Final = 85
-"""Exit status: ended by a signal with everything saved; HTCondor uses the same number."""
+"""Exit status of a run that a signal ended with everything saved; HTCondor uses the same number."""
 UNSAVED: Final = 128 + signal.SIGTERM
-"""Exit status: ended by a signal, and updates since the last checkpoint are lost."""
+"""Exit status of a run that a signal ended, losing the updates since the last checkpoint."""
 INTERRUPTED: Final = 128 + signal.SIGINT
-"""Exit status: Ctrl-C."""
+"""Exit status after Ctrl-C."""
 DIVERGED: Final = 86
-"""Exit status: the training diverged and was stopped."""
+"""Exit status of a run that was stopped because it diverged."""
 ATTEMPT: Final = "fallback-step"
 """Hidden option of fairseq-train: number of fallbacks that the run has taken."""
 PREEMPTING: Final = (signal.SIGTERM, signal.SIGUSR1)
-"""Signals that end a training after the update in progress."""
+"""Signals that end a training after the current update."""
 
 _PR_SET_PDEATHSIG: Final = 1
 
 
 def end_with_parent(number: int = signal.SIGTERM) -> None:
-    """Send this process a signal when its parent ends, even by kill -9; only on Linux."""
+    """Send this process a signal when its parent ends, even by kill -9 (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
 

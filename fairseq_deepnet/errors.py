@@ -11,15 +11,15 @@ from types import TracebackType
 
 
 class ConfigurationError(ValueError):
-    """Options that contradict each other or that this plugin cannot honour; damaged files.
+    """Options that contradict each other or that this plugin cannot honour, and damaged files.
 
     The message names the options or the file, and the remedy. In a program it is an ordinary
-    ValueError; on the command line `show_in_one_line` prints it alone.
+    ValueError; on the command line, `show_in_one_line` prints only its message.
     """
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message: the known name that is nearest, or nothing."""
+    """Return the end of an error message that suggests the nearest known name, or ""."""
     matches = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {matches[0]}?" if matches else ""
 
@@ -47,10 +47,10 @@ _OF_A_FILE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirecto
 
 
 def in_one_line(error: BaseException) -> str | None:
-    """Return an error that the user can fix in one line; None for one that needs its traceback.
+    """Return the message of an error that the user can fix; None if a traceback is needed.
 
-    Of errors of the system these are the ones that name a file, or mean a full disk: a connection
-    that a peer has reset says nothing without the place where it happened.
+    Errors of the operating system qualify if they name a file or report a full disk. Others, such
+    as a reset connection, are useless without their place in the code.
     """
     if isinstance(error, ConfigurationError):
         return str(error)
@@ -61,17 +61,16 @@ def in_one_line(error: BaseException) -> str | None:
 
 
 def is_fairseq_command() -> bool:
-    """Tell whether this process is one of fairseq's commands, rather than a user's program."""
+    """Return True if this process is one of fairseq's commands rather than a user's program."""
     program = Path(sys.argv[0])
     return program.name.startswith("fairseq-") or program.parent.name == "fairseq_cli"
 
 
 def show_in_one_line() -> None:
-    """Let errors that the user can fix end a fairseq command with one line and exit status 2.
+    """End a fairseq command with one line and exit status 2 after an error that the user can fix.
 
-    fairseq's commands print a traceback for every exception; for a mistyped option or a full disk
-    that hides the one line that matters. Other exceptions keep the hook that was there, and so do
-    programs that import this package: only fairseq's own commands are changed.
+    fairseq's commands print a traceback for every exception, which hides the relevant line. Other
+    exceptions keep the previous hook, and so do programs that import this package.
     """
     previous = sys.excepthook
     if not is_fairseq_command() or getattr(previous, "shows_configuration_errors", False):

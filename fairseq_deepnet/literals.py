@@ -1,9 +1,9 @@
-"""Options that fairseq evaluates as Python, read as literals instead: a file cannot run code.
+"""Safe reading of options that fairseq evaluates as Python, so that a file cannot run code.
 
-fairseq hands some options, strings such as "[(512, 3)] * 20", to `eval`. Such an option may come
-out of a checkpoint or a config that a stranger made. Here is what such a string may be: constants
-in lists, tuples, sets and dictionaries, lists joined with + or repeated with *, and arithmetic of
-numbers. `compat.py` puts it in the place of `eval` in fairseq.
+fairseq passes some options, strings such as "[(512, 3)] * 20", to `eval`. Such an option may come
+from a stranger's checkpoint or config. Here these strings may consist of constants in lists,
+tuples, sets and dictionaries, lists joined with + or repeated with *, and arithmetic on numbers.
+`compat.py` replaces `eval` in fairseq with this.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from typing import Any, Final
 from .errors import ConfigurationError
 
 MAX_OPTION: Final = 10_000
-"""Characters of an option; those of fairseq's own archs have up to 500."""
+"""Maximum number of characters in an option; fairseq's own archs use up to 500."""
 MAX_LINE: Final = 1_000_000
-"""Characters of another literal; a line of a manifest of speech units has some ten thousand."""
+"""Maximum number of characters in another literal; manifests of speech units have lines of about
+10,000.
+"""
 MAX_ITEMS: Final = 100_000
-"""Items of all lists in a literal: "[(512, 3)] * 20" has 60, and nothing that trains comes near."""
+"""Maximum number of items in all lists of a literal; "[(512, 3)] * 20" has 60."""
 
 
 EVALUATED: Final = {
@@ -50,7 +52,7 @@ RUNS_CODE: Final = {
 
 _NAME: Final = re.compile(r"[A-Za-z]\w*(-\w+)*")
 _INTERPOLATION: Final = re.compile(r"\$\{(?![\w.]+\})")
-"""An interpolation of OmegaConf's other than a plain ${option}, however it is nested."""
+"""An interpolation of OmegaConf other than a plain ${option}, at any nesting depth."""
 _OPERATORS: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -60,9 +62,9 @@ _OPERATORS: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
 
 
 def evaluate(text: str, name: str | None = None) -> Any:
-    """Return the value of a literal, without running anything; `name` is the option's.
+    """Return the value of a literal without running code; `name` is the option's name.
 
-    Raises ConfigurationError, naming both, for what is no literal or too large.
+    Raises ConfigurationError, naming both, if the text is not a literal or is too large.
     """
     try:
         if len(text) > (MAX_OPTION if name else MAX_LINE):
@@ -80,9 +82,9 @@ def evaluate(text: str, name: str | None = None) -> Any:
 
 
 def check_name(name: str, source: str) -> None:
-    """Refuse the name of an option that a file may not set, or that is more than a name.
+    """Refuse the name of an option that a file may not set, or that is not a plain name.
 
-    "user-dir=FOLDER: true" would be a bare switch that fairseq takes apart again.
+    fairseq would split "user-dir=FOLDER: true" into an option and its value.
     """
     if not _NAME.fullmatch(name):
         raise ConfigurationError(f"{source}: {shortened(name)}: an option's name is a word")
@@ -96,14 +98,14 @@ def shortened(text: str, width: int = 60) -> str:
 
 
 def _items(value: Any) -> int:
-    """Count what a value holds, and itself."""
+    """Count a value and all values that it contains."""
     if isinstance(value, dict):
         return 1 + sum(_items(key) + _items(one) for key, one in value.items())
     return 1 + sum(map(_items, value)) if isinstance(value, list | tuple | set) else 1
 
 
 class _Calculated(ast.NodeTransformer):
-    """Puts values in the place of joined and repeated lists and of calculations of numbers."""
+    """Replaces joined and repeated lists and arithmetic expressions with their values."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.Constant:
         a, b = (ast.literal_eval(self.visit(side)) for side in (node.left, node.right))
@@ -124,10 +126,10 @@ class _Calculated(ast.NodeTransformer):
 
 
 def check_options(options: object, source: str) -> None:
-    """Refuse options that would run code, or read the environment, when fairseq builds from them.
+    """Refuse options that would run code or read the environment when fairseq builds from them.
 
-    They are mappings and Namespaces in one another, as a checkpoint's cfg or args holds them.
-    Raises ConfigurationError that names the source, the option and its value.
+    They are nested mappings and Namespaces, such as the cfg or args of a checkpoint. Raises
+    ConfigurationError with the source, the option and its value.
     """
     for name, value in _entries(options):
         try:
@@ -144,13 +146,13 @@ def check_options(options: object, source: str) -> None:
 
 
 def check_state(state: Mapping[str, Any], path: object) -> None:
-    """Check the options in a checkpoint that was read from `path` in the same way."""
+    """Check the options of a checkpoint that was read from `path`, likewise."""
     for part in ("cfg", "args"):
         check_options(state.get(part), str(path))
 
 
 def _entries(options: object) -> Iterator[tuple[str, str]]:
-    """Yield (name, value) of all strings in nested options; what holds itself is visited once."""
+    """Yield (name, value) for all strings in nested options; visit recursive values once."""
     left: list[tuple[str, object]] = [("", options)]
     seen: set[int] = set()
     while left:

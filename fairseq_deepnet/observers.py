@@ -1,4 +1,4 @@
-"""Observers: parts that follow a training without changing its numbers."""
+"""Observers: components that follow a training without changing its numbers."""
 
 from __future__ import annotations
 
@@ -12,41 +12,42 @@ from fairseq.logging import metrics
 class Observer:
     """Follows a training; each method does nothing unless overridden.
 
-    `update` counts from 1: it is the update in progress. With fp16 an attempt may end without an
-    update, because the loss scale was too high; the next batch then gets the same number.
+    `update` is the number of the current update, counted from 1. With fp16, an attempt may end
+    without an update because the loss scale was too high; the next batch then has the same number.
     """
 
     def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
-        """Before the forward pass; `samples` are the micro-batches, not yet on a device."""
+        """Called before the forward pass; `samples` are the micro-batches, not yet on a device."""
 
     def gradients(self, trainer: Any, update: int) -> None:
-        """Gradients are reduced over processes and not yet clipped: `gradient_scale` to read them.
+        """Called after gradients are reduced and before they are clipped; see `gradient_scale`.
 
-        Parameters are still those of the update before.
+        Parameters are still those before the update.
         """
 
     def end(self, trainer: Any, update: int, made: bool) -> None:
-        """After the optimiser's step, or the failed attempt (`made` is False)."""
+        """Called after the optimiser's step, or after a failed attempt (`made` is False)."""
 
     def loaded(self, trainer: Any, update: int) -> None:
-        """A checkpoint of `update` updates was loaded; 0 if there was none."""
+        """Called after loading a checkpoint with `update` updates, or 0 without a checkpoint."""
 
     def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
-        """fairseq gives up: gradients are not finite, or the loss scale is at its minimum."""
+        """Called when fairseq gives up: infinite gradients, or the smallest loss scale."""
 
     def detach(self) -> None:
-        """Leave nothing in the model: the observer has failed and is not called again."""
+        """Remove everything from the model: the observer has failed and is not called again."""
 
 
 def gradient_scale(optimizer: Any) -> float:
-    """Return the factor of a parameter's `grad`, which half precision keeps scaled and summed."""
+    """Return the factor of a parameter's `grad`, which half precision scales and sums."""
     return float(getattr(optimizer, "_multiply_factor", 1.0))
 
 
 def logged(*names: str) -> dict[str, float]:
     """Return the values of fairseq's meters for the last update, reduced over processes.
 
-    "train" and not "default", which a loaded checkpoint replaces by one that is never filled.
+    They are read from "train" because a loaded checkpoint replaces "default" with one that is never
+    filled.
     """
     meters = {name: metrics.get_meter("train", name) for name in names}
     values = {name: getattr(meter, "val", None) for name, meter in meters.items()}

@@ -74,9 +74,9 @@ def _ignore() -> None:
 
 
 def _protect_worker() -> None:
-    """Let a forked process, which loads data, end only by a SIGTERM of its parent.
+    """Let a forked data-loading process end only by a SIGTERM from its parent.
 
-    A signal to all processes of a job would otherwise end it before the update that needs its
+    Otherwise a signal to all processes of a job would end it before the update that needs its
     batches, and torch ends the training when a worker ends.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""fairseq's cross-entropies without the tokens x vocabulary table: same numbers, less memory."""
+"""fairseq's cross-entropies without the tokens x vocabulary table: same values, less memory."""
 
 from . import cross_entropy
 

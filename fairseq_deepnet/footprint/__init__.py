@@ -1,7 +1,7 @@
-"""A model's shape, its parameters by part, and how it is trained.
+"""Sizes of a model, its parameters by part, and how it is trained.
 
-Parameters are counted from one layer of each kind on the meta device: that is exact, and takes
-milliseconds for a thousand layers, which take seconds to build.
+Parameters are counted from one layer of each kind on the meta device. The counts are exact and take
+milliseconds, whereas building a thousand layers takes seconds.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ FULLY_SHARDED: Final = "fully_sharded"
 """The backend that splits weights, gradients and the optimiser's state over the devices."""
 
 CHUNKED: Final = tuple(name for name in STOCK_NAMES if name.startswith("chunked_"))
-"""Criterions that hold a chunk of the table tokens x vocabulary at a time."""
+"""Criterions that hold only a chunk of the tokens x vocabulary table at a time."""
 
 CRITERIONS: Final = (*CHUNKED, *(STOCK_NAMES[name] for name in CHUNKED))
-"""Criterions whose memory is known; fairseq's hold the whole table, of log-probabilities."""
+"""Criterions whose memory is known; fairseq's hold the whole table of log-probabilities."""
 
 LAYERS: Final[dict[Side, type[TransformerLayer]]] = {
     Side.ENCODER: EncoderLayer,
@@ -58,13 +58,13 @@ class Model:
     """The shape of an encoder-decoder.
 
     Args:
-        vocabulary: entries of the source's and the target's dictionary
-        share_all: one table for source, target and the vocabulary projection
-        share_output: the target's table is the vocabulary projection's too
-        output_dim: channels that the vocabulary projection reads
-        positions: rows of each side's table; learned ones are parameters
+        vocabulary: number of entries of the source and the target dictionary
+        share_all: use one table for source, target and the vocabulary projection
+        share_output: use the target table as the vocabulary projection
+        output_dim: input channels of the vocabulary projection
+        positions: rows of the position table of each side; learned ones are parameters
         decoder_final_norm: True if a Pre-LN decoder ends in a LayerNorm
-        checkpointing: activations that backward keeps of each stack
+        checkpointing: activation checkpointing of each stack
         streams_in_fp32: True if the residual stream is in fp32 (--residual-dtype)
     """
 
@@ -88,7 +88,7 @@ class Model:
         return self.scheme.depths
 
     def recomputed(self, side: Side) -> int:
-        """Return how many layers of a side backward computes again."""
+        """Return the number of layers of a side that backward recomputes."""
         return self.depths.of(side) if self.checkpointing[side].every else 0
 
     def has_final_norm(self, side: Side) -> bool:
@@ -98,29 +98,29 @@ class Model:
 
     @property
     def checkpoint(self) -> bool:
-        """True if backward computes any layer again."""
+        """True if backward recomputes any layer."""
         return any(self.recomputed(side) for side in Side)
 
     @property
     def is_stock(self) -> bool:
-        """True if the layers are fairseq's and not ours."""
+        """True if the layers are fairseq's own."""
         return not self.arch.startswith("deepnet_")
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """How the model is trained.
+    """Settings of the training.
 
     Args:
-        max_tokens: of one micro-batch on one device, on the longer side, padding included
-        update_freq: micro-batches of one update on a device; the most that an epoch has
+        max_tokens: tokens per micro-batch and device on the longer side, including padding
+        update_freq: maximum number of micro-batches per update and device
         memory_efficient: no fp32 copy of the weights (fairseq's MemoryEfficientFP16Optimizer)
         flat: the fp32 copy is one long tensor (fairseq's --fp16 unless --fp16-no-flatten-grads)
-        first_moment: True if adafactor keeps one (--beta1), or sgd (--momentum)
+        first_moment: True if adafactor (--beta1) or sgd (--momentum) keeps one
         bucket_view: --gradient-as-bucket-view
-        gpus: devices in all; 0 is one CPU process
-        unit_bytes: size of what a sharded model gathers together (--bucket-cap-mb)
-        reshard: True if it is split again between forward and backward
+        gpus: total number of devices; 0 is one CPU process
+        unit_bytes: size of the units that a sharded model gathers (--bucket-cap-mb)
+        reshard: True if units are resharded between forward and backward
         offload: True if the shards are in host memory (--cpu-offload)
     """
 
@@ -141,42 +141,42 @@ class Training:
 
     @property
     def devices(self) -> int:
-        """Processes in all."""
+        """Total number of processes."""
         return max(self.gpus, 1)
 
     @property
     def element(self) -> int:
-        """Bytes of a weight, a gradient and an activation."""
+        """Bytes per element of weights, gradients and activations."""
         return 4 if self.precision == "fp32" else 2
 
     @property
     def sharded(self) -> bool:
-        """True if each device holds a part of weights, gradients and the optimiser's state."""
+        """True if weights, gradients and the optimiser's state are split across devices."""
         return self.ddp_backend == FULLY_SHARDED
 
     @property
     def gradient(self) -> float:
-        """Bytes of a parameter's gradient on a device, once backward has left its layer."""
+        """Bytes per parameter of the gradient on a device after backward has passed the layer."""
         if not self.sharded:
             return self.element
         return 0 if self.offload else FP32 / self.devices
 
     @property
     def tokens(self) -> int:
-        """Tokens of one update over all devices, on the longer side."""
+        """Tokens per update on all devices, on the longer side."""
         return self.max_tokens * self.update_freq * self.devices
 
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-    """Numbers of parameters.
+    """Parameter counts.
 
     Args:
-        embeddings: tables of words and learned positions, each once, and their LayerNorms
-        projection: 0 if it is the target's table
-        layer: of one layer, without what its scheme adds
-        encoder, decoder: of each stack, with what the scheme adds and final LayerNorms
-        largest: of the largest single tensor
+        embeddings: word tables and learned positions, each counted once, and their LayerNorms
+        projection: vocabulary projection; 0 if it shares the target table
+        layer: one layer, without the parameters that its scheme adds
+        encoder, decoder: each stack, with the scheme's parameters and final LayerNorms
+        largest: the largest single tensor
         tensors: number of tensors
     """
 
@@ -190,7 +190,7 @@ class Parameters:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Total number of parameters."""
         return self.embeddings + self.projection + self.encoder + self.decoder
 
 
@@ -216,7 +216,7 @@ def _build(shape: LayerShape, scheme: ResidualScheme, side: Side) -> Transformer
 
 
 def _count_layer(model: Model, side: Side) -> int:
-    """Count one layer of a side, without what its scheme adds: linear maps and LayerNorms.
+    """Count the linear maps and LayerNorms of one layer, without the scheme's parameters.
 
     C = channels, F = feed-forward width: with biases and equal widths, 4 C^2 + 2 C F + 9 C + F in
     the encoder, 8 C^2 + 2 C F + 15 C + F in the decoder.
@@ -231,7 +231,7 @@ def _sizes(module: nn.Module | None) -> list[int]:
 
 
 def _stack_sizes(model: Model, side: Side) -> list[int]:
-    """Return sizes of each parameter tensor of a stack: its layers, and what follows them."""
+    """Return the sizes of all parameter tensors of a stack, including those after its layers."""
     depth, width = model.depths.of(side), model.layers[side].embed_dim
     sizes = _sizes(build_layer(model, side)) * depth
     sizes += [width, width] * model.has_final_norm(side)
@@ -241,7 +241,7 @@ def _stack_sizes(model: Model, side: Side) -> list[int]:
 
 
 def _embedding_sizes(model: Model) -> list[int]:
-    """Return sizes of each table and vector that precedes the layers."""
+    """Return the sizes of the tables and vectors before the layers."""
     sizes = []
     for side, vocabulary in zip(Side, model.vocabulary, strict=True):
         width = model.layers[side].embed_dim
@@ -255,7 +255,7 @@ def _embedding_sizes(model: Model) -> list[int]:
 
 
 def _projection_sizes(model: Model) -> list[int]:
-    """Return sizes of the vocabulary projection and the map before it."""
+    """Return the sizes of the vocabulary projection and of the map before it."""
     width, out = model.layers[Side.DECODER].embed_dim, model.output_dim
     sizes = [width * out] if width != out else []
     if not model.share_output:

@@ -1,9 +1,9 @@
-"""What a micro-batch leaves behind in the forward pass, because backward needs it.
+"""Activations that a micro-batch stores in the forward pass for backward.
 
 The formulas follow modules/: they count each tensor that autograd saves, once.
 
-n = tokens of the micro-batch on the side at hand, m = on the encoder's side, C = channels,
-F = feed-forward width, H = heads, L = tokens per sentence; e = bytes of an activation.
+n = tokens of the micro-batch on one side, m = on the encoder side, C = channels, F = feed-forward
+width, H = heads, L = tokens per sentence, e = bytes per activation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..schemes import NormPlacement, Residual, ResidualScheme, Side, Sublayer
 from . import FP32, SUBLAYERS, Model, Training, build_layer
 
 RNG_STATE = 5056 + 16
-"""Bytes of the generators' states that torch's checkpoint keeps a layer, CPU's and GPU's."""
+"""Bytes of the CPU's and the GPU's generator states that torch's checkpoint stores per layer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,12 +34,12 @@ class MicroBatch:
 
     Args:
         sentences: B
-        source, target: tokens of a sentence on each side, padding included
-        element: e, bytes of an activation
-        on_gpu: dropout keeps a mask of one byte; on the CPU a factor of e bytes
-        padded: True if sources have padding, so that attention is given a mask
-        unpadded: True if targets' padding may be taken out, as in training on the CPU
-        stream: bytes of a number in the residual stream (--residual-dtype)
+        source, target: tokens per sentence on each side, including padding
+        element: e, bytes per activation
+        on_gpu: dropout stores a mask of one byte per element; on the CPU a factor of e bytes
+        padded: True if sources have padding, which requires an attention mask
+        unpadded: True if padding of the targets may be removed, as in training on the CPU
+        stream: bytes per element of the residual stream (--residual-dtype)
     """
 
     sentences: int
@@ -52,29 +52,29 @@ class MicroBatch:
     stream: int = FP32
 
     def tokens(self, side: Side) -> int:
-        """Return n: tokens of a side, padding included."""
+        """Return n, the number of tokens of a side, including padding."""
         return self.sentences * (self.source if side is Side.ENCODER else self.target)
 
     def length(self, side: Side) -> int:
-        """Return L: tokens of a sentence."""
+        """Return L, the number of tokens per sentence."""
         return self.source if side is Side.ENCODER else self.target
 
     def dropout_mask(self, elements: int, probability: float) -> int:
-        """Return the bytes of what dropout keeps of `elements` activations."""
+        """Return the bytes that dropout of `elements` activations stores."""
         if not probability:
             return 0
         return elements * (1 if self.on_gpu else self.element)
 
     def is_fused(self, attention_dropout: float) -> bool:
-        """Return True if scaled_dot_product_attention takes a kernel that keeps no L x L weights.
+        """Return True if scaled_dot_product_attention uses a kernel that stores no L x L weights.
 
-        The CPU's cannot drop weights, and torch falls back to its plain ("math") form.
+        The CPU kernel does not support dropout; torch then falls back to the plain ("math") form.
         """
         return self.on_gpu or not attention_dropout
 
 
 def micro_batch(model: Model, training: Training, length: int) -> MicroBatch:
-    """Return a full micro-batch of equally long sentences: --max-tokens on both sides."""
+    """Return a full micro-batch of equally long sentences, with --max-tokens on both sides."""
     length = min(length, training.max_tokens)
     return MicroBatch(
         sentences=max(1, training.max_tokens // length),
@@ -88,10 +88,10 @@ def micro_batch(model: Model, training: Training, length: int) -> MicroBatch:
 
 
 def auto_segment(side: Side, scheme: ResidualScheme, shape: LayerShape, layers: int) -> int:
-    """Return what `--checkpoint-activations-every auto` means for a stack.
+    """Return the checkpointing that `--checkpoint-activations-every auto` selects for a stack.
 
-    In multiples of its input an encoder layer keeps 8 + F / C tensors with fused attention, relu
-    and LayerNorm; one more attention adds 6, dropout one per branch.
+    With fused attention, relu and LayerNorm, an encoder layer stores 8 + F / C tensors of the size
+    of its input; a second attention adds 6, and dropout one per branch.
     """
     if scheme.combines:
         return 1
@@ -101,13 +101,14 @@ def auto_segment(side: Side, scheme: ResidualScheme, shape: LayerShape, layers: 
 
 
 def attention(batch: MicroBatch, shape: LayerShape, side: Side, cross: bool) -> int:
-    """Return the bytes that the attention branch keeps, beyond its input.
+    """Return the bytes that the attention branch stores in addition to its input.
 
-    Queries, keys, values and the output: 2 n C + 2 k C elements for k keys. A fused kernel adds a
-    logarithm of fp32 per query and head, and the sources' mask, one number per key; the math form
-    tokens x heads x keys weights after softmax, with dropout its mask and the product, too.
+    Queries, keys, values and the output are 2 n C + 2 k C elements for k keys. A fused kernel adds
+    an fp32 logarithm per query and head and the mask of the sources, one number per key. The math
+    form adds the weights after softmax, tokens x heads x keys, and with dropout also its mask and
+    the product.
 
-    The CPU computes it in fp32 whatever the precision; then out_proj's input is a rounded copy.
+    The CPU computes this in fp32 at every precision; the input of out_proj is then a rounded copy.
     """
     n, c = batch.tokens(side), shape.embed_dim
     element = batch.element if batch.on_gpu else FP32
@@ -129,10 +130,11 @@ def attention(batch: MicroBatch, shape: LayerShape, side: Side, cross: bool) -> 
 
 
 def feed_forward(batch: MicroBatch, shape: LayerShape, side: Side) -> int:
-    """Return the bytes that the feed-forward branch keeps, beyond its input.
+    """Return the bytes that the feed-forward branch stores in addition to its input.
 
-    relu keeps its result, fc2's input: n F elements. Other activations keep their input as well, in
-    fp32 as fairseq computes them. Dropout adds its mask, and its result to relu's.
+    relu stores its result, the input of fc2: n F elements. Other activation functions also store
+    their input, in fp32 as fairseq computes them. Dropout adds its mask and, after relu, its
+    result.
     """
     hidden = batch.tokens(side) * shape.ffn_dim
     total = hidden * batch.element
@@ -144,10 +146,10 @@ def feed_forward(batch: MicroBatch, shape: LayerShape, side: Side) -> int:
 
 
 def joint(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Return the bytes kept to join one branch to the stream: dropout, LayerNorm, its input.
+    """Return the bytes stored by dropout, LayerNorm and the residual connection of one branch.
 
-    The branch's input is kept by its linear maps (n C); LayerNorm keeps its own input (n C) and a
-    mean and a deviation per token in fp32, in Post-LN as in Pre-LN.
+    The linear maps of the branch store its input (n C). LayerNorm stores its own input (n C) and an
+    fp32 mean and deviation per token, in Post-LN as in Pre-LN.
     """
     shape, n = model.layers[side], batch.tokens(side)
     elements = n * shape.embed_dim
@@ -158,10 +160,10 @@ def joint(batch: MicroBatch, model: Model, side: Side) -> int:
 
 
 def scheme_extra(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Return the bytes that what a scheme adds to a layer keeps.
+    """Return the bytes stored by the modules that a scheme adds to a layer.
 
-    Transforms of the heads and before fc2 have a result that is kept besides their input; a
-    residual declares how many tensors of n C it keeps.
+    Transforms of the heads and before fc2 store their result in addition to their input; a residual
+    declares how many tensors of n C it stores.
     """
     layer, shape = build_layer(model, side), model.layers[side]
     heads = [attention.head_transform for attention in _attentions(layer)]
@@ -182,11 +184,11 @@ def _attentions(layer: TransformerLayer) -> list[MultiheadAttention]:
 
 
 def without_padding(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Return the bytes that a layer keeps more at most where a CPU's training takes padding out.
+    """Return the maximum number of additional bytes per layer if padding is removed on a CPU.
 
-    Each attention's output is copied for out_proj (n C), which with padding shares it with a fused
-    kernel, unless there is a copy anyway. It is done from a share of padding on, of which all but
-    attention keeps nothing.
+    The output of each attention is copied for out_proj (n C) unless a copy exists anyway; with
+    padding, out_proj shares it with a fused kernel. Padding is removed only above a certain share,
+    and everything except attention then stores nothing for it.
     """
     shape, n = model.layers[side], batch.tokens(side)
     shared = batch.element == FP32 and batch.is_fused(shape.attention_dropout)
@@ -202,7 +204,7 @@ def without_padding(batch: MicroBatch, model: Model, side: Side) -> int:
 
 
 def combination(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Return the bytes kept between two layers where a scheme combines outputs (as DLCL)."""
+    """Return the bytes stored between two layers by a scheme that combines outputs (DLCL)."""
     if not model.scheme.combines:
         return 0
     n = batch.tokens(side)
@@ -210,10 +212,10 @@ def combination(batch: MicroBatch, model: Model, side: Side) -> int:
 
 
 def layer(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Return the bytes that one layer keeps without checkpointing.
+    """Return the bytes that one layer stores without checkpointing.
 
-    Fused attention, relu and no dropout: an encoder layer keeps 8 n C + n F elements, a decoder
-    layer 12 n C + 2 m C + n F; dropout adds a mask of n C per branch.
+    With fused attention, relu and no dropout, an encoder layer stores 8 n C + n F elements, a
+    decoder layer 12 n C + 2 m C + n F; dropout adds a mask of n C per branch.
     """
     shape = model.layers[side]
     total = feed_forward(batch, shape, side) + scheme_extra(batch, model, side)
@@ -225,14 +227,14 @@ def layer(batch: MicroBatch, model: Model, side: Side) -> int:
 
 
 def segment(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Return the bytes that a segment keeps: its input, unless offloaded, and random states."""
+    """Return the bytes that a segment stores: random states, and its input unless offloaded."""
     where = 0 if model.checkpointing[side].offload and batch.on_gpu else 1
     width = model.layers[side].embed_dim * model.scheme.streams
     return where * batch.tokens(side) * width * batch.stream + RNG_STATE
 
 
 def joining(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Return the bytes kept to make one stream of more than one (as ResiDual)."""
+    """Return the bytes stored by the module that joins several streams into one (ResiDual)."""
     streams, n = model.scheme.streams, batch.tokens(side)
     if streams == 1:
         return 0
@@ -240,10 +242,10 @@ def joining(batch: MicroBatch, model: Model, side: Side) -> int:
 
 
 def outside(batch: MicroBatch, model: Model) -> int:
-    """Return the bytes kept outside the layers.
+    """Return the bytes stored outside the layers.
 
-    Each side's dropout on the embeddings, the tokens (int64), the encoder's embeddings and output,
-    and the decoder's output.
+    These are the dropout on each side's embeddings, the tokens (int64), the embeddings and output
+    of the encoder, and the output of the decoder.
     """
     total = 0
     for side in Side:

@@ -1,7 +1,7 @@
-"""Memory of a training update on one device: what is always there, and the peak within an update.
+"""Memory of a training update on one device: the permanent part and the peak within an update.
 
-Gradients do not exist in the first micro-batch until backward makes them, just as the activations
-go: the peak is at the one end of a run of like layers or at the other.
+In the first micro-batch, backward creates gradients while it frees activations. So the peak is at
+the beginning or at the end of a sequence of identical layers.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from .activations import MicroBatch
 
 GIB: Final = 2**30
 SENTENCE_LENGTH: Final = 32
-"""Subwords of a sentence by default."""
+"""Default number of subwords per sentence."""
 OVERHEAD_GIB: Final = {"gpu": 1.5, "cpu": 0.5}
-"""Memory of a process besides tensors: on a GPU context, workspaces and NCCL's buffers; on the CPU
-Python, torch and fairseq."""
+"""Memory of a process without its tensors: on a GPU, the context, workspaces and NCCL's buffers; on
+the CPU, Python, torch and fairseq.
+"""
 FRAGMENTATION: Final = 0.05
-"""Share of the tensors' peak that the allocator loses on top."""
+"""Overhead of the allocator, as a share of the tensors' peak."""
 LEGACY_BUFFER: Final = 2**28
 """Elements of legacy_ddp's buffer, unless the model is smaller."""
 HOST_OBJECTS: Final = 8 * 2**10
-"""Bytes of host memory per parameter tensor besides its numbers, on the CPU. Measured on 50L-50L to
-200L-200L of width 8: 5 to 8 KiB."""
+"""Bytes of host memory per parameter tensor in addition to its elements, on the CPU. Measured at
+50L-50L to 200L-200L with width 8: 5 to 8 KiB.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,14 +38,14 @@ class Memory:
     """Bytes on one device.
 
     Args:
-        weights: with the tables of positions
-        masters: the fp32 copy of weights and gradients of fairseq's FP16Optimizer
-        gathered: whole tensors of a sharded model while it computes
-        gradients: of all weights, at the end of backward
-        activations: kept for backward at the end of the forward pass
+        weights: including the position tables
+        masters: fp32 copies of weights and gradients in fairseq's FP16Optimizer
+        gathered: whole tensors of a sharded model during computation
+        gradients: all gradients at the end of backward
+        activations: stored for backward at the end of the forward pass
         host: modules and other objects on the CPU
-        loss: the most that the tables of tokens x vocabulary hold at once
-        moments: bytes alive at each moment that may be the peak, by its name
+        loss: maximum size of the tokens x vocabulary tables
+        moments: bytes in use at each moment that may be the peak, by name
     """
 
     weights: int
@@ -59,21 +61,21 @@ class Memory:
 
     @property
     def persistent(self) -> int:
-        """Bytes that remain between two updates."""
+        """Bytes in use between two updates."""
         return self.weights + self.masters + self.optimiser + self.communication + self.host
 
     @property
     def peak(self) -> int:
-        """Most bytes alive at once."""
+        """Maximum number of bytes in use."""
         return max(self.moments.values())
 
     def needed_gib(self, on_gpu: bool) -> float:
-        """Return the GiB that a device must have: the peak, the allocator's loss, the process."""
+        """Return the GiB that a device needs: peak, allocator overhead and process."""
         return self.peak / GIB * (1 + FRAGMENTATION) + OVERHEAD_GIB["gpu" if on_gpu else "cpu"]
 
 
 def follow(model: Model, training: Training, parameters: Parameters, batch: MicroBatch) -> Memory:
-    """Return the bytes of one update, part by part and at each moment."""
+    """Return the bytes of one update, by part and by moment."""
     element = training.element
     gradients = math.ceil(parameters.total * training.gradient)
     weights, state = parameters.total * element, optimiser_state(training, parameters)
@@ -108,7 +110,7 @@ def follow(model: Model, training: Training, parameters: Parameters, batch: Micr
 
 
 def optimiser_state(training: Training, parameters: Parameters) -> int:
-    """Return the bytes of the optimiser's state, which fairseq holds in fp32 in any precision.
+    """Return the bytes of the optimiser's state, which fairseq keeps in fp32 at every precision.
 
     adafactor's number per row and column is less than a thousandth and is not counted.
     """
@@ -120,7 +122,7 @@ def optimiser_state(training: Training, parameters: Parameters) -> int:
 
 
 def position_tables(model: Model, element: int) -> int:
-    """Return the bytes of sinusoidal positions, which are no parameters."""
+    """Return the bytes of sinusoidal position tables, which are not parameters."""
     return sum(
         model.positions[side] * model.layers[side].embed_dim * element
         for side in Side
@@ -129,10 +131,10 @@ def position_tables(model: Model, element: int) -> int:
 
 
 def _communication(training: Training, parameters: Parameters) -> int:
-    """Return the bytes of data parallel: pytorch_ddp's buckets hold all gradients once more.
+    """Return the bytes of data parallelism: pytorch_ddp's buckets hold a copy of all gradients.
 
-    With --gradient-as-bucket-view the gradients themselves lie in the buckets. legacy_ddp has one
-    buffer of 2^28 elements, or of the model's size.
+    With --gradient-as-bucket-view, the gradients are views of the buckets. legacy_ddp has one
+    buffer of 2^28 elements, or of the model's size if that is smaller.
     """
     if training.devices == 1 or training.sharded:
         return 0
@@ -145,11 +147,11 @@ def _communication(training: Training, parameters: Parameters) -> int:
 
 
 def _optimiser_temporary(training: Training, parameters: Parameters) -> int:
-    """Return the bytes that a step of the optimiser needs for the tensor that it is at.
+    """Return the bytes that an optimiser step needs for the tensor that it processes.
 
-    The largest tensor counts, which with the flat fp32 copy of --fp16 is the whole model. adam
-    needs its denominator, adafactor two copies of the update; with --memory-efficient-* gradient
-    and weight are brought to fp32 as well, by fused_adam a bucket of tensors at a time.
+    The largest tensor determines them; with the flat fp32 copy of --fp16 it is the whole model.
+    adam needs its denominator, adafactor two copies of the update. With --memory-efficient-*,
+    gradient and weight are also converted to fp32; fused_adam does so for a bucket of tensors.
     """
     if training.optimizer == "fused_adam":
         bucket = min(parameters.total, BUCKET + parameters.largest)
@@ -168,10 +170,10 @@ def _optimiser_temporary(training: Training, parameters: Parameters) -> int:
 
 
 def unit_length(layer_bytes: int, segment: int, unit_bytes: int) -> int:
-    """Return how many layers are gathered together.
+    """Return the number of layers that are gathered together.
 
-    As many as stay within `unit_bytes`, and at least one; in whole segments of activation
-    checkpointing where these are smaller.
+    It is the largest number within `unit_bytes`, but at least one. If segments of activation
+    checkpointing are shorter, it is a multiple of a segment.
     """
     length = max(1, unit_bytes // max(layer_bytes, 1))
     if segment > 1:
@@ -180,11 +182,12 @@ def unit_length(layer_bytes: int, segment: int, unit_bytes: int) -> int:
 
 
 def _gathered(model: Model, training: Training, parameters: Parameters) -> int:
-    """Return the bytes of gathered parameters and unsplit gradients, at the most.
+    """Return the maximum number of bytes of gathered parameters and unsplit gradients.
 
-    The root's unit, embeddings and vocabulary projection, is whole all the time. Of the layers: a
-    unit that computes and the next one, with their buffers; the first one's gradient, and what is
-    sent of it in fp32, while the one before is still on its way. Without resharding all of them.
+    The root unit (embeddings and vocabulary projection) always stays whole. Of the layers, the
+    active unit and the next one are whole, with their buffers, as are the gradient of the active
+    unit and the fp32 gradient of the previous one while it is reduced. Without resharding, all
+    layers are whole.
     """
     element, unit = training.element, 0
     for side in Side:
@@ -210,8 +213,8 @@ class Walk:
     """Forward and backward of one micro-batch, in bytes.
 
     Attributes:
-        full, segment, stacks: kept by a plain layer, a checkpointed segment, all layers of a side
-        kept: for backward at the end of the forward pass
+        full, segment, stacks: stored by a plain layer, a checkpointed segment, all layers of a side
+        kept: stored for backward at the end of the forward pass
         carried: gradients of earlier micro-batches
     """
 
@@ -236,19 +239,20 @@ class Walk:
         self.loss_peak = self._chunked_loss() if self.chunked else self._loss()
 
     def _gradients(self, parameters: int) -> int:
-        """Return the bytes of so many parameters' gradients, as they wait for the update's end."""
+        """Return the bytes of the gradients of so many parameters at the end of the update."""
         return math.ceil(parameters * self.gradient)
 
     def _loss(self) -> int:
-        """Return bytes of fp32 log-probabilities; then their gradient in two parts, and its sum."""
+        """Return the bytes of fp32 log-probabilities, then those of their gradient and its sum."""
         table = self.batch.tokens(Side.DECODER) * self.model.vocabulary[1]
         return max(table * (self.element + FP32), 3 * table * FP32)
 
     def _chunked_loss(self) -> int:
-        """Return the bytes of a chunk's logits and probabilities, in half precision rounded too.
+        """Return the bytes of a chunk's logits and probabilities, plus rounded copies in half
+        precision.
 
-        The gradients of features and vocabulary projection are made here, in fp32, from a copy of
-        the features without padding.
+        The gradients of features and vocabulary projection are computed here in fp32, from a copy
+        of the features without padding.
         """
         tokens, width = self.batch.tokens(Side.DECODER), self.model.output_dim
         words, on_gpu = self.model.vocabulary[1], self.batch.on_gpu
@@ -263,7 +267,7 @@ class Walk:
         return rows * words * (2 * FP32 + rounded) + weight + tokens * width * (FP32 + self.element)
 
     def moments(self) -> dict[str, int]:
-        """Return the bytes alive at the moments that may be the peak, by name."""
+        """Return the bytes in use at each moment that may be the peak, by name."""
         model, tokens = self.model, self.batch.tokens(Side.DECODER)
         weight = model.output_dim * model.vocabulary[1] * self.element
         # backward through the vocabulary projection: gradients of the weight and of the features;
@@ -282,10 +286,11 @@ class Walk:
         }
 
     def _stack(self, side: Side, projection: int) -> int:
-        """Return the most bytes alive while backward goes down one stack.
+        """Return the maximum number of bytes in use while backward passes through one stack.
 
-        Activations go and gradients come at a steady rate: the peak is where backward begins or
-        ends with a run of layers or segments. The gradient of the vocabulary projection waits.
+        Activations are freed and gradients allocated at a steady rate. So the peak is at the
+        beginning or the end of a sequence of layers or segments. The gradient of the vocabulary
+        projection already exists.
         """
         model = self.model
         alive = self.kept + projection
@@ -309,10 +314,10 @@ class Walk:
         return most + self._working(side)
 
     def _again(self, side: Side, length: int, layer: int) -> int:
-        """Return the bytes that a segment of so many layers adds when it is computed again.
+        """Return the bytes that recomputing a segment of this length adds.
 
-        All its activations at first, or gradients of its upper layers and the activations of its
-        lowest at last.
+        These are all its activations at the beginning, or the gradients of its upper layers and the
+        activations of its lowest layer at the end.
         """
         if not length:
             return 0
@@ -320,10 +325,10 @@ class Walk:
         return length * full - kept + max(0, (length - 1) * (layer - full))
 
     def _embeddings(self) -> int:
-        """Return bytes of the embeddings' gradients, each as large as its table.
+        """Return the bytes of the embeddings' gradients, each as large as its table.
 
-        The gradient of a tied table has the projection's part from the start; the target's is added
-        to it in a third tensor, the source's in place.
+        The gradient of a tied table contains the projection's part from the beginning. The target's
+        part is added through a third tensor, the source's part in place.
         """
         model = self.model
         source, target = (
@@ -339,13 +344,14 @@ class Walk:
         return max(target, source)
 
     def _working(self, side: Side) -> int:
-        """Return the bytes that one layer's backward pass adds to what it keeps, at its fullest.
+        """Return the maximum number of bytes that the backward pass of one layer adds.
 
-        Either at the activation, with the hidden units' gradient before and after it (2 n F), or in
-        the self-attention (2 n H L where weights are kept, and gradients of queries, keys and
-        values), when the feed-forward branch has gone. The decoder also collects the gradient of
-        the encoder's output (m C). The gradient of the largest weight comes on top (C F), and what
-        the stream's gradient in fp32 has more.
+        The maximum is either at the activation function, with the gradient of the hidden units
+        before and after it (2 n F), or in the self-attention after the feed-forward branch has been
+        freed (2 n H L where weights are stored, and gradients of queries, keys and values). The
+        decoder also accumulates the gradient of the encoder's output (m C). The gradient of the
+        largest weight (C F) and, for a stream in fp32, the additional bytes of its gradient are
+        added.
         """
         model, batch = self.model, self.batch
         shape, n = model.layers[side], batch.tokens(side)

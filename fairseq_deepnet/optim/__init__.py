@@ -1,4 +1,4 @@
-"""Optimisers for models of many thousand small tensors."""
+"""Optimisers for models with thousands of small tensors."""
 
 from . import fairseq_adam
 

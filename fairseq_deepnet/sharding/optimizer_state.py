@@ -20,7 +20,7 @@ BY_ROWS: Final = "split by rows"
 def gather(
     model: ShardedModel, state: dict[str, Any], exact: list[Tensor], flat: bool
 ) -> dict[str, Any]:
-    """Return the optimiser's state as unsharded training has it; it is empty but on rank 0.
+    """Return the optimiser's state as in unsharded training; it is empty except on rank 0.
 
     Args:
         state: state of this process.
@@ -99,7 +99,7 @@ def skeleton(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_split(value: Any) -> bool:
-    """True for a tensor of rows; step counts, which some optimisers store so, have no dimension."""
+    """Return True for a tensor of rows; step counts stored as tensors have no dimension."""
     return isinstance(value, Tensor) and value.dim() > 0
 
 
