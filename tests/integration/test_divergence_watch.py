@@ -152,20 +152,6 @@ def test_a_fallback_resumes_from_the_newest_checkpoint_from_before(supervised: S
     assert (taken["change"], taken["from_update"]) == ("lr*0.0001", 9)
 
 
-@pytest.mark.slow
-def test_when_no_fallback_is_left_the_training_stops(supervised: Supervised) -> None:
-    options = [*SHALLOW, "--on-divergence=fallback", "--max-update=40"]
-    options.append("--fallbacks=clip-norm*1")
-    done = supervised(*options)
-    assert done.returncode == DIVERGED
-    assert "no fallback is left after 1" in done.stderr
-    assert [event["attempt"] for event in told(supervised.run)] == [0, 1]
-    assert "Traceback" not in done.stdout + done.stderr
-    again = supervised(*options)
-    assert again.returncode == DIVERGED
-    assert "no fallback is left after 1" in again.stderr
-
-
 def test_fallbacks_without_their_policy_are_refused_before_anything_starts(
     tiny_data: Path, tmp_path: Path
 ) -> None:

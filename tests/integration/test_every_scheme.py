@@ -8,49 +8,32 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
 from torch import Tensor
 
-from fairseq_deepnet.schemes import SCHEMES
 from tests.integration.conftest import SMALL, TRAIN
-from tests.support.models import build_model, matrix
+from tests.support.models import build_model
 from tests.support.shell import ROOT
 from tests.support.training import finish, free_port, logged, train_here
 
 ARCH = ["--arch", "deepnet_transformer", "--disable-validation", "--log-interval=1"]
 OPTIONS = [*ARCH, *SMALL, *TRAIN, "--log-format=json", "--residual-scheme"]
 
-# What the log line says of each side; nothing for schemes that learn nothing of their residuals.
-SHOWN = {
-    "admin": "residual_weight",
-    "admin-log": "residual_weight",
-    "rezero": "branch_weight",
-    "r-fixup": "branch_weight",
-    "dlcl": "combination_newest",
-}
 
-
-@pytest.mark.parametrize("scheme", matrix(SCHEMES))
-def test_a_scheme_trains_shows_what_it_learns_and_is_loaded_by_fairseq(
-    scheme: str, tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("scheme", "shown"), [("deepnorm", set()), ("dlcl", {"combination_newest"})]
+)
+def test_a_scheme_trains_and_shows_what_it_learns(
+    scheme: str, shown: set[str], tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO"):
-        held = train_here(tiny_data, tmp_path, *OPTIONS, scheme)
+        train_here(tiny_data, tmp_path, *OPTIONS, scheme)
     lines = [r.getMessage() for r in caplog.records if r.name == "train_inner"]
     assert logged(lines, "num_updates") == [1, 2]
     assert all(math.isfinite(loss) for loss in logged(lines, "loss"))
     for side in ("encoder", "decoder"):
-        names = {name for line in lines for name in SHOWN.values() if f"{side}_{name}" in line}
-        assert names == ({SHOWN[scheme]} if scheme in SHOWN else set())
-        if scheme in SHOWN:
-            assert len(logged(lines, f"{side}_{SHOWN[scheme]}")) == 2
-    (model,), cfg, _ = checkpoint_utils.load_model_ensemble_and_task(
-        [str(tmp_path / "checkpoint_last.pt")], {"data": str(tiny_data)}, strict=True
-    )
-    assert cfg["model"].residual_record["scheme"] == scheme
-    state = model.state_dict()
-    assert state.keys() == held["model"].keys()
-    assert all(torch.equal(state[name], value) for name, value in held["model"].items())
+        for name in ("combination_newest", "residual_weight", "branch_weight"):
+            count = sum(f"{side}_{name}" in line for line in lines)
+            assert count == (2 if name in shown else 0)
 
 
 def offsets(held: dict[str, Any]) -> dict[str, Tensor]:

@@ -105,20 +105,6 @@ def test_two_processes_resume_exactly_and_both_refuse_another_scheme(
         assert "was trained with deepnorm(2L-2L" in refusal
 
 
-def test_a_checkpoint_without_fp32_weights_is_resumed_with_one_warning(
-    tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    train(tiny_data, tmp_path, BEGUN, "--bf16")
-    path = tmp_path / "checkpoint_last.pt"
-    state = torch.load(path, weights_only=True)
-    del state["last_optimizer_state"]["fp32_params"]
-    torch.save(state, path)
-    caplog.clear()
-    resumed = train(tiny_data, tmp_path, UPDATES, "--bf16")
-    assert len([line for line in caplog.messages if "contains no fp32 weights" in line]) == 1
-    assert resumed["optimizer_history"][-1]["num_updates"] == UPDATES
-
-
 @pytest.mark.parametrize("how", ["--reset-optimizer", "--finetune-from-model"])
 def test_without_the_optimisers_state_weights_are_those_of_the_model(
     tiny_data: Path, tmp_path: Path, how: str

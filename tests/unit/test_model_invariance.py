@@ -98,46 +98,6 @@ def test_incremental_decoding_equals_full_decoding(
 
 
 @torch.no_grad()
-def test_long_sentences_outgrow_the_cache_and_stay_equal(
-    model_builder: BuildModel, batch: Batch
-) -> None:
-    model = model_builder().eval()
-    generator = torch.Generator().manual_seed(1)
-    target = torch.randint(4, 60, (3, 75), generator=generator)
-    found = decode_step_by_step(model, batch | {"prev_output_tokens": target}, 2, True)
-    full = log_probs(model, batch | {"prev_output_tokens": target})
-    torch.testing.assert_close(found, full, **TOLERANCE)
-
-
-@pytest.mark.parametrize(
-    "order",
-    [[0, 1, 4, 5], [4, 4, 5, 5], [5, 4, 0, 0], [4, 1], [3, 0, 5, 2, 1], [2]],
-    ids=["a sentence ended", "one sentence left", "torn apart", "odd beams", "shuffled", "one row"],
-)
-@torch.no_grad()
-def test_any_order_of_rows_continues_each_row(
-    model_builder: BuildModel, batch: Batch, order: list[int]
-) -> None:
-    """Rows 0..5 are two hypotheses of each of three sentences; row i goes on as row order[i]."""
-    model = model_builder().eval()
-    encoded = model.encoder(batch["src_tokens"], batch["src_lengths"])
-    expand = torch.arange(3).repeat_interleave(2)
-    encoded = model.encoder.reorder_encoder_out(encoded, expand)
-    generator = torch.Generator().manual_seed(2)
-    tokens = torch.randint(4, 60, (6, 4), generator=generator)
-    state: dict[str, Any] = {}
-    for step in range(3):
-        model.decoder(tokens[:, : step + 1], encoded, incremental_state=state)
-    new_order = torch.tensor(order)
-    model.decoder.reorder_incremental_state_scripting(state, new_order)
-    encoded = model.encoder.reorder_encoder_out(encoded, new_order)
-    found = model.decoder(tokens[new_order], encoded, incremental_state=state)[0]
-    source = batch["src_tokens"].index_select(0, expand)[new_order]
-    full = model(source, source.ne(1).sum(1), tokens[new_order])[0][:, -1:]
-    torch.testing.assert_close(found, full, **TOLERANCE)
-
-
-@torch.no_grad()
 def test_source_is_projected_once_a_sentence_and_not_for_each_beam(
     model_builder: BuildModel, batch: Batch
 ) -> None:

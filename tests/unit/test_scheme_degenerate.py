@@ -298,11 +298,3 @@ def test_dlcl_starts_as_the_average_of_all_outputs_so_far(
         torch.testing.assert_close(found, sum(rows[: number + 1]) / (number + 1), **CLOSE)
     top = nn.functional.layer_norm(sum(rows) / len(rows), final.shape[-1:])
     torch.testing.assert_close(final, top, **CLOSE)
-
-
-def test_one_seed_draws_the_same_stock_weights_as_fairseq(model_builder: BuildModel) -> None:
-    ours = model_builder("deepnet_transformer", residual_scheme="post-ln", init="stock")
-    stock = model_builder("transformer")
-    assert ours.state_dict().keys() == stock.state_dict().keys()
-    for name, value in stock.state_dict().items():
-        assert torch.equal(ours.state_dict()[name], value), name
