@@ -22,7 +22,6 @@ from .files import PACKAGE, shown, write_json
 
 Keys = Mapping[str, type | tuple[type, ...]]
 """Required keys of a record, with the types of their values."""
-NUMBER: Final = (int, float)
 
 
 def strict(value: Any, digits: int = 17) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -46,10 +45,3 @@ def ted(folder: Path) -> Path:
     ]
     _write(folder / "all_talks_test.tsv", ["\t".join(row) for row in rows])
     return folder
-
-
-def pack(folder: Path, archive: Path) -> Path:
-    """A .tar.gz of a folder under its own name."""
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.add(folder, folder.name)
-    return archive

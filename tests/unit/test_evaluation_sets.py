@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import sacrebleu
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation.sets import definition, make
 from fairseq_deepnet.tools.languages import languages
-from tests.support.evaluation_sets import SENTENCES, flores101, pack, ted
+from tests.support.evaluation_sets import SENTENCES, flores101, ted
 
 
 def text(folder: Path, name: str) -> list[str]:
@@ -36,7 +37,7 @@ def test_wmt_test_sets_are_sacrebleus_and_of_the_years_that_the_paper_cites() ->
 
 
 def test_flores_is_read_from_its_archive_in_the_codes_of_the_model(tmp_path: Path) -> None:
-    raw = pack(flores101(tmp_path), tmp_path / "flores101_dataset.tar.gz")
+    raw = Path(shutil.make_archive(f"{tmp_path}/raw", "gztar", flores101(tmp_path)))
     out = tmp_path / "out"
     lines = make("flores101", raw, out, model=["fra", "de", "zho_simpl", "xx", "yi"])
     pairs = ["de-fra", "fra-de", "de-zho_simpl", "zho_simpl-de", "fra-zho_simpl", "zho_simpl-fra"]
