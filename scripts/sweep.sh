@@ -22,7 +22,7 @@
 #   SEEDS      seeds, such as 1,2,3; each cell runs once per seed (1)
 #   GPUS       total number of GPUs; 0 trains on the CPU (all visible GPUs)
 #   PARALLEL   cells at once, each with its share of the GPUs or cores (1)
-#   DRY_RUN    1: print the plan (cells, their state, every option that differs from the config) and end (0)
+#   DRY_RUN    1: print the plan (cells, their state, the options that the sweep sets) and end (0)
 #
 # Example: PARALLEL=4 ONLY='deepnorm_*' bash scripts/sweep.sh table1 depth=6,18
 set -euo pipefail

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import math
 import re
-import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +66,6 @@ _LOGARITHMIC: Final = ("fig4d", "fig5")
 Point = tuple[Key, float, float]
 """Key of a line, x, and the value of a run."""
 _SIZE: Final = (6.2, 4.2)
-_WRAP: Final[dict[str, Any]] = {"break_on_hyphens": False}
 
 
 @dataclass(frozen=True)
@@ -287,9 +285,8 @@ def draw(plots: Sequence[Plot], setting: str) -> Any:
         axes.set_visible(False)
     sources = ", ".join(sorted({paper.table(plot.name).source for plot in plots}))
     theirs = f"read off {sources} of {paper.REFERENCE} (IWSLT-14 De-En)"
-    caption = (f"full and dashed lines: ours, {setting}", f"dotted: {theirs}")
-    lines = [line for text in caption for line in textwrap.wrap(text, 62 * columns + 20, **_WRAP)]
-    figure.supxlabel("\n".join(lines), fontsize="small")
+    caption = f"full and dashed lines: ours, {setting}\ndotted: {theirs}"
+    figure.supxlabel(caption, fontsize="small", wrap=True)
     return figure
 
 
@@ -313,7 +310,7 @@ def _draw_plot(axes: Any, plot: Plot) -> None:
             axes.plot(theirs["x"], theirs["paper"], ":", **hollow)
     if plot.name in _LOGARITHMIC:
         axes.set_yscale("log", nonpositive="mask")
-    axes.set_title(textwrap.fill(plot.title, 70, **_WRAP), fontsize="medium")
+    axes.set_title(plot.title, fontsize="medium", wrap=True)
     _, x, y = _AXES[plot.name]
     axes.set(xlabel=x, ylabel=y)
     axes.xaxis.get_major_locator().set_params(integer=True)

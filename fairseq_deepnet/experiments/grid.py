@@ -99,14 +99,6 @@ class Cell:
             settings["recipe.global-batch-tokens"] = str(tokens)
         return settings | self.train
 
-    def differences(self) -> dict[str, str]:
-        """Return all options that differ from the config."""
-        config = configs.load_config(self.config)
-        base = config.options | {f"recipe.{key}": value for key, value in config.recipe.items()}
-        keys = {key: paper.key(value) for key, value in self.options.items()}
-        differing = {key: new for key, new in keys.items() if paper.key(base.get(key)) != new}
-        return differing | self.train
-
 
 def load_sweep(name: str) -> Sweep:
     """Read a definition, a path or a name in configs/sweeps/; ValueError names file and key."""

@@ -36,7 +36,8 @@ PROCESS: Final = (sys.executable, "-m", "fairseq_deepnet.experiments.sweep")
 """Command that trains and scores the cell in a folder."""
 PATIENCE: Final = 60.0
 """Seconds for a stopped cell to write its last checkpoint and exit."""
-_STOPPED: Final = (PREEMPTED, UNSAVED, INTERRUPTED)
+_STOPPED: Final = (PREEMPTED, UNSAVED, INTERRUPTED, -signal.SIGTERM, -signal.SIGINT)
+"""Exit statuses of a cell that is unfinished."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,11 +101,11 @@ def status_of(folder: Path) -> Status:
 
 
 def plan_text(title: str, cells: Sequence[Cell], folder: Path) -> str:
-    """Return a table of all cells with their state and options that differ from their config."""
-    rows = [["cell", "state", "differs from its config in"]]
+    """Return a table of all cells with their state and the options that the sweep sets."""
+    rows = [["cell", "state", "options"]]
     for cell in cells:
-        differences = ", ".join(f"{key} {value}" for key, value in cell.differences().items())
-        rows.append([cell.name, status_of(folder / cell.name).value, differences or "nothing"])
+        options = ", ".join(f"{key} {value}" for key, value in (cell.options | cell.train).items())
+        rows.append([cell.name, status_of(folder / cell.name).value, options])
     configs = ", ".join(dict.fromkeys(cell.config for cell in cells))
     counts = [f"{sum(row[1] == s for row in rows)} {s.value}" for s in Status]
     return f"{title}\n\n{tables.text(rows, 3)}\n\nconfig {configs}; {', '.join(counts)}\n"
@@ -210,9 +211,12 @@ def train(
                 for process in [candidate for candidate in working if candidate.poll() is not None]:
                     label, place, share, began = working.pop(process)
                     free.append(share)
-                    result = read_json(place / RESULT) or _lost(process.returncode, place)
-                    seconds = time.monotonic() - began
-                    say(f"{label}: {result['reason']} ({seconds / 60:.1f} min)")
+                    code, seconds = process.returncode, time.monotonic() - began
+                    if not (place / RESULT).is_file() and code not in _STOPPED:
+                        reason = f"its process ended with status {code}"
+                        write_json(place / RESULT, {"status": Status.FAILED, "reason": reason})
+                    reason = read_json(place / RESULT).get("reason", "stopped")
+                    say(f"{label}: {reason} ({seconds / 60:.1f} min)")
         except BaseException:
             say(f"stopping {len(working)} at work")
             stop(list(working))
@@ -252,15 +256,6 @@ def _start(
             start_new_session=True,
             preexec_fn=end_with_parent,  # where the sweep is killed outright
         )
-
-
-def _lost(status: int, place: Path) -> dict[str, Any]:
-    """Return the outcome of a cell that ended without a result; unfinished after a signal."""
-    if status in _STOPPED or -status in (signal.SIGTERM, signal.SIGINT):
-        return {"reason": "stopped; the same command resumes"}
-    outcome = {"status": Status.FAILED, "reason": f"its process ended with status {status}"}
-    write_json(place / RESULT, outcome)
-    return outcome
 
 
 def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:

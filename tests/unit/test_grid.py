@@ -255,11 +255,3 @@ def test_only_takes_several_patterns_each_of_which_must_fit(small: Path) -> None
     ]
     with pytest.raises(ValueError, match=r"x\*: there is no such cell"):
         choose(cells, "pre-* x*")
-
-
-def test_the_plan_shows_all_that_differs_from_the_config(small: Path) -> None:
-    cell = by_name(str(small), "max-update=7", "recipe.data=elsewhere")["pre-ln-2e-3"]
-    assert cell.differences() == {
-        **{"residual-scheme": "pre-ln", "lr": "2e-3", "dropout": "0.3", "max-update": "7"},
-        **{"recipe.data": "elsewhere", "PRECISION": "fp32"},
-    }
