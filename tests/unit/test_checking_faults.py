@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_deepnet.schemes import Side, gains
-from fairseq_deepnet.tools.checking.expected import weight_row
 from tests.support.checks import (
     VALUE_PATH,
     M,
@@ -134,15 +133,6 @@ def test_one_wrong_layer_is_named() -> None:
     assert "encoder fc2 in layer 4: gain" in text
 
 
-def test_stock_initialisation_under_a_deepnorm_claim() -> None:
-    model = model_of("transformer")
-    faults(model, set())
-    found = examine(model_of("transformer"), claim="deepnorm")
-    assert kinds(found) == {"weights", "biases", "residual"}
-    assert "decoder self_attn.q_proj, self_attn.k_proj, encoder_attn.q_proj" in sentences(found)
-    assert "gain 0.7" in sentences(found)
-
-
 def test_a_branch_that_is_not_behind_its_multiplier() -> None:
     text = sentences(examine(model_of(residual_scheme="t-fixup"), claim="rezero"))
     assert "encoder self_attn, ffn: x + G(x), expected x + 0 G(x)." in text
@@ -176,15 +166,6 @@ def test_a_missing_final_layer_norm() -> None:
     model = model_of(residual_scheme="pre-ln")
     model.encoder.layer_norm = None
     assert "encoder output: no LayerNorm after the stack" in faults(model, {"norms"})
-
-
-@pytest.mark.parametrize(("factor", "layers"), [(1.0, []), (2.0, [1]), (0.5, [1]), (0.0, [1])])
-def test_a_weight_is_off_if_it_is_too_large_or_too_small(factor: float, layers: list[int]) -> None:
-    generator = torch.Generator().manual_seed(1)
-    weights = [torch.randn(200, 200, generator=generator) for _ in range(3)]
-    row, off = weight_row("fc1", [1.0] * 3, [weights[0], weights[1] * factor, weights[2]])
-    assert off == layers
-    assert row.fine is (layers == [])
 
 
 def test_a_number_that_is_not_finite_is_refused() -> None:

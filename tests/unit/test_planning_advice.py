@@ -99,15 +99,12 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     [
         ((), "give a config"),
         (("--arch", "lstm", "--vocabulary", "100", "share-all-embeddings=null"), "lstm"),
-        (("no_such_config",), "no config"),
         (("sample", "--vocabulary", "many"), "a number of entries"),
         (("sample", "--vocabulary", "3"), "--vocabulary 3"),
         (("sample", "--vocabulary", "90,60"), "--share-all-embeddings needs one vocabulary"),
-        (("sample", "--vocabulary", "90", "--memory", "0"), "--memory 0"),
         (("sample", "--vocabulary", "90", "amp=true"), "--amp is not covered"),
         (("sample", "--vocabulary", "90", "--gpus", "0", "fp16=true"), "needs a GPU"),
         (("sample", "--data", "/nowhere"), "/nowhere"),
-        (("sample", "--vocabulary", "90", "max-tokens=null"), "max-tokens"),
     ],
     ids=str,
 )

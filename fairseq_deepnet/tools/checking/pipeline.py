@@ -64,7 +64,9 @@ def check(
         ValueError: for an unknown claim or style, and where no layers are found.
     """
     model = copy.deepcopy(model).double().eval()
-    batch = tree_map(lambda x: x.double() if torch.is_floating_point(x) else x, batch)
+    batch = tree_map(
+        lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x, batch
+    )
     stacks = find_layers(model, layers)
     depths = Depths(*(sum(len(s.layers) for s in stacks if s.side is side) for side in Side))
     scheme = scheme_class(claims)(depths)
