@@ -7,7 +7,6 @@ there are to be: a check that blamed something sound, or found nothing, would fa
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor, nn
 
 from fairseq_deepnet.schemes import Side, gains
