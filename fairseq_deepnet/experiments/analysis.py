@@ -19,9 +19,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from fairseq_deepnet.experiments import paper, results
 from fairseq_deepnet.experiments.paper import Key
@@ -32,9 +33,6 @@ from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.records import Record
 from fairseq_deepnet.tools.plotting.images import clean, look_of, new_figure, save
 from fairseq_deepnet.tools.tables import markdown
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 UPDATES: Final = {"fig3a": "26-30", "fig3b": "1-5", "fig3c": "1", "fig4": "26-30", "fig5": "5"}
 """Figures with their default updates, where the paper does not state them."""
@@ -124,8 +122,6 @@ def window(text: str) -> range:
 
 def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[Plot]:
     """Build the plots of a figure; raise ValueError if no run has recorded the quantity."""
-    import pandas as pd
-
     plots = []
     for name in (name for name in _AXES if name.startswith(figure)):
         points = [point for run in runs for point in points_of(name, run, updates)]
@@ -229,7 +225,10 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or args.runs
     out.mkdir(parents=True, exist_ok=True)
     csv, image = out / f"{args.figure}.csv", out / f"{args.figure}.png"
-    write_text(csv, to_csv(plots))
+    frame = pd.concat([plot.frame.assign(panel=plot.name) for plot in plots])
+    columns = ["panel", "line", "x", "ours", "seeds", "lowest", "highest", "paper"]
+    frame = frame[columns].astype({"seeds": "Int64"})
+    write_text(csv, frame.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     save(draw(plots, setting), image)
     for file in (csv, image):
         say(f"written: {shown(file)}")
@@ -258,17 +257,6 @@ def to_markdown(plots: Sequence[Plot], setting: str) -> str:
         what = f"{table.certainty} (≈), {table.source}: {table.metric}"
         notes.append(f"paper {plot.name}: {what}")
     return "\n".join([*parts, *notes, ""])
-
-
-def to_csv(plots: Sequence[Plot]) -> str:
-    """Return a row for every x of every line, with the mean over seeds and their range."""
-    import pandas as pd
-
-    frame = pd.concat([plot.frame.assign(panel=plot.name) for plot in plots])
-    columns = ["panel", "line", "x", "ours", "seeds", "lowest", "highest", "paper"]
-    frame = frame[columns].astype({"seeds": "Int64"})
-    text: str = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
-    return text
 
 
 def draw(plots: Sequence[Plot], setting: str) -> Any:

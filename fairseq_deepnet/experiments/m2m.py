@@ -79,7 +79,5 @@ def raw_files(given: Path | None, corpus: str | None) -> Path | None:
         return None
     raw = given or DOWNLOADS / corpus
     if not raw.exists():
-        raise FileNotFoundError(
-            f"there is no {raw}: deepnet download {corpus}, or set RAW to what you have"
-        )
+        raise FileNotFoundError(f"no {raw}: run deepnet download {corpus}, or set RAW")
     return raw

@@ -22,8 +22,6 @@ from fairseq_deepnet.tools.devices import all_cores, visible_gpus
 
 MODELS: Final = ("DeepNorm", "Post-LN")
 _EXAMPLES: Final = 4
-_SECONDS: Final = 2.0
-"""Time between two readings of the log."""
 _NOTHING: Final = 10.0
 """BLEU below which a model does not translate."""
 WHERE_NEXT: Final = """
@@ -82,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     with tqdm(total=length, unit="update", disable=None) as bar:
 
         def watch() -> None:
-            if not bar.disable and time.time() - bar.last_print_t > _SECONDS:
+            if not bar.disable and time.time() - bar.last_print_t > 2:
                 bar.update(results.read_run(places[0]).updates - bar.n)
 
         sweep.train(definition, cells, folder, shares, watch)
