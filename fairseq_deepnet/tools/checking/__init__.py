@@ -1,4 +1,4 @@
-"""`deepnet check`: is a model what it is claimed to be? Measured, not read off its attributes.
+"""`deepnet check`: measurements of a model, compared with its claim.
 
 `layouts` finds layers, `measure` runs a model and fits its residual connections, `expected` holds
 the claim and compares weights with it, `pipeline` compares the rest, `findings` are the report.

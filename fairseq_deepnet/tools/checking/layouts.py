@@ -1,7 +1,6 @@
-"""Layers of any torch module, found by the names of their linear maps.
+"""Search for the layers of any torch module by the names of their linear maps.
 
-Nothing else is read off names: the place of a LayerNorm, whatever it is called, shows in what
-enters and leaves it.
+LayerNorms need no names: their position follows from their inputs and outputs.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Parts are the linear maps q_proj, k_proj, v_proj, out_proj, or fc1 and fc2, and 
 that the branch's input enters and its output leaves; without it these are fc1 and fc2. Of several
 paths those count that a layer has: fc1 may be two maps, as in gated linear units. `PATH:0/3` is the
 first of three equal blocks of rows of a map that holds several; of PATH with no module PATH_weight
-and PATH_bias are taken. A sublayer that a layer does not have is passed over.
+and PATH_bias are taken. Sublayers that a layer lacks are ignored.
 """
 
 
@@ -75,12 +74,12 @@ STYLES: Final[Mapping[str, Layout]] = {
         "ffn": {"fc1": "linear1", "fc2": "linear2"},
     },
 }
-"""M2M-100, FSMT and others of Hugging Face have fairseq's names, too, Mistral, Qwen, Gemma and
-others LLaMA's; "torch" is torch.nn.Transformer."""
+"""Hugging Face's M2M-100 and FSMT use fairseq's names; Mistral, Qwen and Gemma use LLaMA's. "torch"
+is torch.nn.Transformer."""
 
 
 def find_layers(model: nn.Module, layers: str | Layout | None = None) -> list[Stack]:
-    """Return the stacks of a model, encoder first; ValueError where there are none."""
+    """Return the stacks of a model, encoder first; raise ValueError if there are none."""
     layouts: Sequence[Layout] = list(STYLES.values())
     if isinstance(layers, str):
         if layers not in STYLES:
@@ -110,7 +109,7 @@ def find_layers(model: nn.Module, layers: str | Layout | None = None) -> list[St
             return sorted(stacks, key=lambda stack: list(Side).index(stack.side))
     raise ValueError(
         f"{type(model).__name__} has no list of layers with the names of"
-        f" {', '.join(STYLES) if layers is None else 'this style'}; say where the linear maps are:"
+        f" {', '.join(STYLES) if layers is None else 'this style'}; give the linear maps:"
         " layers={'self_attn': {'branch': ..., 'q_proj': ...}, 'ffn': {'fc1': ..., 'fc2': ...}}"
     )
 
@@ -148,7 +147,7 @@ def _paths(names: Names) -> Sequence[str]:
 
 
 def _at(layer: nn.Module, path: str) -> Any:
-    """Return the module at a path of attributes; None where there is nothing."""
+    """Return the module at a path of attributes, or None."""
     module: Any = layer
     for part in path.split("."):
         if isinstance(module, nn.ModuleList):

@@ -1,10 +1,10 @@
-"""Measure what a Transformer does by running it, whatever its attributes say.
+"""Measurements of a Transformer by running it, independent of its attributes.
 
 `fit_residuals` gives every layer a random input, in float64 and evaluation mode. Hooks record what
 enters and leaves branches and norms, and z = a x + c b is solved by least squares: x is the stream
 before a sublayer, b the branch's output, z the input of LayerNorm where that follows the sum, else
-the stream after the sublayer. So alpha is what multiplies the stream. `run_model` runs the model as
-it is, for the input of each layer.
+the stream after the sublayer. So alpha is the factor of the stream. `run_model` runs the unchanged
+model, for the input of each layer.
 
 Shapes: n = tokens of the batch, C = channels; recorded tensors are flattened to [n, C].
 """
@@ -25,7 +25,7 @@ from fairseq_deepnet.anatomy import Layer, Stack
 from fairseq_deepnet.schemes import NormPlacement, Residual, ResidualScheme
 
 SAME: Final = 1e-5
-"""Relative distance up to which two tensors are the same: some layers compute a part in float32."""
+"""Largest relative distance of equal tensors: some layers compute a part in float32."""
 
 SOURCE, TARGET, SENTENCES, FIRST_WORD = 11, 13, 4, 4  # of the random batch
 
@@ -38,10 +38,10 @@ class Fit:
     """z = a x + c b, fitted to one sublayer.
 
     Args:
-        norm: place of LayerNorm; None for none of the known places.
+        norm: position of LayerNorm; None for an unknown position.
         residual: a, the least and the greatest of the channels.
         branch: c, the same.
-        bottom: factor of the layer's input, where it is added, too; else 0.
+        bottom: factor of the layer's input if that is also added, else 0.
         inner: factor of the output of a LayerNorm before the branch.
         error: residue of least squares, relative to z.
         x, b, z, entry: [n, C]; `entry` is the input of the branch.
@@ -63,7 +63,7 @@ class Fit:
 
 @dataclasses.dataclass(frozen=True)
 class LayerFit:
-    """A layer's sublayers, and all that entered and left it: [n, C], or wider."""
+    """Fits of a layer's sublayers, and the layer's input and output: [n, C], or wider."""
 
     sublayers: list[Fit]
     input: Tensor = dataclasses.field(repr=False)
@@ -106,8 +106,9 @@ def first_tensor(output: Any) -> Tensor:
 def recording(
     modules: Iterable[nn.Module], randomised: Container[nn.Module] = ()
 ) -> Iterator[Calls]:
-    """Record the calls of modules; those in `randomised` get a random input, so that no layer sees
-    what is wrong below it.
+    """Record the calls of modules.
+
+    Those in `randomised` get a random input, so that faults in lower layers do not affect them.
     """
     calls: Calls = defaultdict(list)
 
@@ -210,8 +211,8 @@ def fit_residuals(model: nn.Module, stacks: Sequence[Stack], batch: Any) -> list
 def fit_layer(layer: Layer, norms: Sequence[nn.Module], calls: Calls) -> LayerFit:
     """Fit the sublayers of a layer.
 
-    In Pre-LN and in Post-LN a branch reads the output of a norm; but what is added to the branch's
-    output is in Pre-LN that norm's input, in Post-LN its output.
+    In Pre-LN and in Post-LN a branch reads the output of a norm. The stream that is added to the
+    branch's output is the input of that norm in Pre-LN and its output in Post-LN.
     """
     whole = calls[layer.module].pop(0)
     entries, outputs = [], []
@@ -223,7 +224,7 @@ def fit_layer(layer: Layer, norms: Sequence[nn.Module], calls: Calls) -> LayerFi
         entries.append(first[0])
         outputs.append(last[1])
     normings = {norm: calls[norm].pop(0) for norm in norms if calls[norm]}
-    # what each branch reads, and last what leaves the layer, with the norm that it comes from
+    # the input of each branch and the output of the layer, with the norms that they come from
     bottom, top = (x[:, : outputs[-1].size(-1)] for x in whole)
     reads = [*entries, top]
     giving = [
@@ -236,7 +237,7 @@ def fit_layer(layer: Layer, norms: Sequence[nn.Module], calls: Calls) -> LayerFi
     ]
     is_pre = []
     for i, (norm, b) in enumerate(zip(giving, outputs, strict=False)):
-        # a scheme may add the layer's input, too, which the first branch has as x
+        # a scheme may also add the layer's input, which is x for the first branch
         others = [b, bottom] if i else [b]
         errors = [_left(sums[i + 1], x, *others) for x in (sums[i], reads[i])]
         is_pre.append(norm is not None and errors[0] < errors[1])

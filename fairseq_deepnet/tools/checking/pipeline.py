@@ -45,23 +45,23 @@ def check(
     layers: str | Layout | None = None,
     trained: bool = False,
 ) -> Findings:
-    """Measure any model and compare it with a scheme; the model stays as it is.
+    """Measure any model and compare it with a scheme; the model is not changed.
 
-    Measured is what the paper prescribes: the factor of the residual, the place of LayerNorm, the
-    initial weights and biases of the linear maps.
+    The measurements are the factor of the residual, the position of LayerNorm, and the initial
+    weights and biases of the linear maps.
 
     Args:
         model: with separate linear maps, or maps in equal blocks of rows.
         batch: arguments of its forward, without padding: a mapping, a tuple, or one tensor.
         claims: name of a residual scheme.
         layers: name of a style, or a `Layout`; None tries all styles.
-        trained: True if weights have moved since they were drawn, and are not judged.
+        trained: True if the weights are not initial weights; they are not judged then.
 
     Returns:
-        the findings: `is_fine`, `faults`, and all of it as text by `print`.
+        the findings: `is_fine` and `faults`; `print` shows the report.
 
     Raises:
-        ValueError: for an unknown claim or style, and where no layers are found.
+        ValueError: for an unknown claim or style, and if there are no layers.
     """
     model = copy.deepcopy(model).double().eval()
     batch = tree_map(
@@ -177,7 +177,7 @@ def check_residuals(
 
 
 def formula(fits: Sequence[Fit]) -> str:
-    """Return a sublayer of all layers, such as `LN(1.999 x + G(x))`; ranges where layers differ."""
+    """Return a sublayer of all layers, such as `LN(1.999 x + G(x))`; ranges if layers differ."""
     norms = list(dict.fromkeys(fit.norm for fit in fits))
     if len(norms) > 1:
         return " or ".join(formula([f for f in fits if f.norm is norm]) for norm in norms)
@@ -205,7 +205,7 @@ def factor(ends: Sequence[tuple[float, float]]) -> str:
 def check_inputs(
     stack: Stack, scheme: ResidualScheme, streams: Sequence[Sequence[Tensor]]
 ) -> list[Fault]:
-    """Find layers that read neither the output of the one below nor a combination that is due."""
+    """Compare the inputs of layers with the output of the layer below, or the due combination."""
     plain = all(same(below[1], above[0]) for below, above in pairwise(streams))
     due = scheme.build_combination(stack.side, streams[0][0].size(-1)) is None
     if len(streams) < 2 or plain is due:
