@@ -1,5 +1,4 @@
-"""Measurements inside a training run, made from outside: the model does not depend on them.
+"""Measurements inside a training run, on which the model does not depend.
 
-Instruments observe fairseq's trainer. They are attached for an update that is due and removed after
-it.
+The monitor observes fairseq's trainer. Its hooks exist only during an update that is due.
 """

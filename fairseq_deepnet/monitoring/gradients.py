@@ -1,15 +1,15 @@
-"""Norms of gradients by layer, sublayer and group of weights, in one transfer from the device."""
+"""Norms of gradients by layer and sublayer, in one transfer from the device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
-from ..anatomy import Layer, find_stacks
-from ..schemes import Role, Sublayer
+from ..anatomy import find_stacks
+from ..schemes import Sublayer
 
 LAYER: Final = "layer"
 """Name of the part that is a whole layer."""
@@ -24,23 +24,8 @@ def sublayer_of(name: str) -> Sublayer:
     return next((sublayer for sublayer in Sublayer if inner.startswith(sublayer)), Sublayer.FFN)
 
 
-def _slots(side: str, index: int, layer: Layer) -> Iterator[tuple[Tensor, Slot]]:
-    """Yield every parameter of a layer with the slots that include its gradient."""
-    for parameter in layer.module.parameters():
-        yield parameter, ("gradient_norm", side, LAYER, index)
-    # ReZero's one factor a layer belongs to each of its sublayers
-    for name, parameter in layer.module.named_parameters(remove_duplicate=False):
-        yield parameter, ("gradient_norm", side, sublayer_of(name).value, index)
-    for branch in layer.branches:
-        for role, linear in branch.linears.items():
-            part = branch.sublayer.value
-            if branch.sublayer is not Sublayer.FFN:
-                part += ".qk" if role in (Role.Q_PROJ, Role.K_PROJ) else ".vo"
-            yield linear.weight, ("weight_gradient_norm", side, part, index)
-
-
 class GradientNorms:
-    """L2 norms of a model's gradients, as `gradient_norm` etc. in quantities.md define them.
+    """L2 norms of a model's gradients, as quantities.md defines them.
 
     Args:
         model: model with layers as in fairseq_deepnet.anatomy.
@@ -52,7 +37,11 @@ class GradientNorms:
         for stack in find_stacks(model):
             side = stack.side.value
             for index, layer in enumerate(stack.layers):
-                for parameter, slot in _slots(side, index, layer):
+                for parameter in layer.module.parameters():
+                    self._join(parameter, ("gradient_norm", side, LAYER, index))
+                # ReZero's one factor per layer belongs to each of its sublayers
+                for name, parameter in layer.module.named_parameters(remove_duplicate=False):
+                    slot = ("gradient_norm", side, sublayer_of(name).value, index)
                     self._join(parameter, slot)
             if stack.table is not None:
                 self._join(stack.table.weight, ("embedding_gradient_norm", side, "", 0))

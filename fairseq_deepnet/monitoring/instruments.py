@@ -16,7 +16,7 @@ from ..anatomy import Stack
 from ..schemes import NormPlacement
 from .gradients import Slot, arrange
 
-GRADIENTS: Final = ("gradient_norm", "weight_gradient_norm", "embedding_gradient_norm")
+GRADIENTS: Final = ("gradient_norm", "embedding_gradient_norm")
 ACTIVATIONS: Final = ("branch_norm", "residual_norm", "layer_norm_input", "layer_norm_gradient")
 GAINS: Final = ("gain_drift", "gain_spread")
 OF_SPLIT: Final = (*GRADIENTS, *ACTIVATIONS)

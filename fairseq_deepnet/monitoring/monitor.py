@@ -24,10 +24,10 @@ from . import records
 from .bound import UpdateBound
 from .gradients import GradientNorms
 from .instruments import GAINS, GRADIENTS, Activations, measure_gains, padding_of
-from .probe import ENTROPY, FILE, RANK, Probe, distance
+from .probe import FILE, RANK, Probe, distance
 from .records import EVERYTHING, QUANTITIES
 
-ON_PROBE: Final = ("model_update", "step_update", ENTROPY, RANK, "update_bound")
+ON_PROBE: Final = ("model_update", "step_update", RANK, "update_bound")
 """Quantities that need the probe, or the initial parameters."""
 
 
@@ -146,7 +146,7 @@ class Monitor(Observer):
         """Measure the new parameters on the probe, and their distance from the initial ones."""
         if not self.on_probe:
             return {}
-        features, values = self.probe.measure(self.stacks, self.placement, self.wanted)
+        features, values = self.probe.measure_ranks(self.stacks, self.placement)
         if self.probe.initial is not None:
             values["model_update"] = distance(features, self.probe.initial)
         if self._features is not None:

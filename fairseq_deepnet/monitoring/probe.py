@@ -1,6 +1,6 @@
 """The probe: a fixed batch, the model's outputs for it, and its outputs at the start.
 
-Shapes: B = sentences, T = target length, S = keys, C = channels, H = heads, n = tokens.
+Shapes: B = sentences, S, T = source and target length, C = channels, n = tokens.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,15 +21,13 @@ from torch.distributed.tensor import DTensor
 
 from ..anatomy import Stack
 from ..checkpoints import save_checkpoint
-from ..modules import MultiheadAttention
-from ..schemes import NormPlacement, Side, Sublayer
+from ..schemes import NormPlacement, Side
 from .gradients import LAYER, Slot, arrange
 
 logger = logging.getLogger(__name__)
 
 SENTENCES: Final = 32
 RANK: Final = "token_rank"
-ENTROPY: Final = "attention_entropy"
 FILE: Final = "monitor_probe.pt"
 
 
@@ -143,58 +141,36 @@ class Probe:
             output = self.model(**self.net_input, features_only=True)[0]
         return output[self.mask(Side.DECODER)].float()
 
-    def measure(
-        self, stacks: Sequence[Stack], placement: NormPlacement, wanted: Collection[str]
+    def measure_ranks(
+        self, stacks: Sequence[Stack], placement: NormPlacement
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Return `features`, and from the same pass the requested values of every layer.
+        """Return `features`, and from the same pass the rank of the tokens in every layer."""
+        ranks: dict[Slot, Tensor] = {}
 
-        These are the rank of its tokens, and the entropy of each attention's weights in nats,
-        averaged over heads and queries.
-        """
-        values: dict[Slot, Tensor] = {}
-        hooks = []
-        for stack in stacks:
-            side, mask = stack.side.value, self.mask(stack.side)
-            for index, layer in enumerate(stack.layers):
-                if RANK in wanted:
-                    hook = _rank_hook(values, (RANK, side, LAYER, index), mask)
-                    first = layer.branches[0].first(placement)
-                    hooks.append(first.register_forward_pre_hook(hook))
-                for branch in layer.branches if ENTROPY in wanted else ():
-                    if branch.sublayer is not Sublayer.FFN:
-                        slot = (ENTROPY, side, branch.sublayer.value, index)
-                        hook = _entropy_hook(values, slot, mask)
-                        hooks.append(branch.entry.register_forward_hook(hook, with_kwargs=True))
+        def watch(module: nn.Module, slot: Slot, mask: Tensor) -> Any:
+            def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+                # [n, C] of unit length; K = U^T U / n has trace 1; its rank is tr(K)^2 / tr(K^2)
+                unit = nn.functional.normalize(args[0][mask].float(), dim=-1)
+                ranks[slot] = torch.linalg.matrix_norm(unit.T @ unit / len(unit)) ** -2
+
+            return module.register_forward_pre_hook(hook)
+
+        hooks = [
+            watch(
+                layer.branches[0].first(placement),
+                (RANK, stack.side.value, LAYER, index),
+                self.mask(stack.side),
+            )
+            for stack in stacks
+            for index, layer in enumerate(stack.layers)
+        ]
         try:
             features = self.features()
         finally:
             for handle in hooks:
                 handle.remove()
-        numbers = torch.stack([*values.values()]).tolist() if values else []
-        return features, arrange(dict(zip(values, numbers, strict=True)))
-
-
-def _rank_hook(values: dict[Slot, Tensor], slot: Slot, mask: Tensor) -> Any:
-    def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-        # [n, C] of unit length; K = U^T U / n has trace 1, and tr(K)^2 / tr(K^2) is its rank
-        unit = nn.functional.normalize(args[0][mask].float(), dim=-1)
-        values[slot] = torch.linalg.matrix_norm(unit.T @ unit / len(unit)) ** -2
-
-    return hook
-
-
-def _entropy_hook(values: dict[Slot, Tensor], slot: Slot, queries: Tensor) -> Any:
-    def hook(
-        module: MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
-    ) -> None:
-        x, key, _, mask, causal = (*args, None, False)[:5]
-        if causal:
-            mask = torch.ones(x.size(1), key.size(2), dtype=torch.bool, device=x.device).tril()
-        # [B, H, T, S] -> [B, H, T]; 0 ln 0 is 0
-        entropy = torch.special.entr(module.weights(x, key, mask)).sum(dim=-1)
-        values[slot] = entropy[queries[:, None].expand_as(entropy)].mean()
-
-    return hook
+        numbers = torch.stack([*ranks.values()]).tolist()
+        return features, arrange(dict(zip(ranks, numbers, strict=True)))
 
 
 def distance(features: Tensor, reference: Tensor) -> float:

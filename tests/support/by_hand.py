@@ -32,7 +32,7 @@ class ByHand:
         placement: of LayerNorm: post, pre or none.
         alpha: of each side, in LN(alpha x + G(x)).
 
-    After `run`: `streams`, `branches`, `entropies` are tensors by slot, `norms` pairs of each
+    After `run`: `streams` and `branches` are tensors by slot, `norms` pairs of each
     LayerNorm's input (an alias that only it reads) and output; `features` are [T, C].
     """
 
@@ -41,7 +41,6 @@ class ByHand:
         self.heads = 2
         self.streams: dict[Slot, list[Tensor]] = defaultdict(list)
         self.branches: dict[Slot, list[Tensor]] = defaultdict(list)
-        self.entropies: dict[Slot, list[Tensor]] = defaultdict(list)
         self.norms: dict[Slot, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         self.features: list[Tensor] = []
 
@@ -129,7 +128,6 @@ class ByHand:
                 seen = t + 1 if slot[:2] == ("decoder", "self_attn") else len(k)
                 scores = k[:seen, columns] @ q[t, columns] / math.sqrt(size)
                 p = torch.softmax(scores, dim=0)
-                self.entropies[slot].append(-(p * p.log()).sum())
                 rows.append(p @ v[:seen, columns])
             heads.append(torch.stack(rows) * (1 if scale is None else scale[head]))
         return self.linear(torch.cat(heads, dim=1), f"{name}.out_proj")

@@ -122,22 +122,6 @@ def test_a_sublayers_gradient_norm_has_its_maps_biases_norms_and_residual(
             assert found[part][layer] == near(size(measured.gradients_of(*starts))), part
 
 
-def test_groups_of_weights_are_matrices_without_biases(measured: Measured) -> None:
-    groups = {
-        "self_attn.qk": ["self_attn.q_proj.weight", "self_attn.k_proj.weight"],
-        "self_attn.vo": ["self_attn.v_proj.weight", "self_attn.out_proj.weight"],
-        "encoder_attn.qk": ["encoder_attn.q_proj.weight", "encoder_attn.k_proj.weight"],
-        "encoder_attn.vo": ["encoder_attn.v_proj.weight", "encoder_attn.out_proj.weight"],
-        "ffn": ["fc1.weight", "fc2.weight"],
-    }
-    for side, layer in layers(measured.values):
-        found = measured.values["weight_gradient_norm"][side]
-        assert set(found) == {g for g in groups if g.split(".")[0] in parts(side, measured)}
-        for group, rows in found.items():
-            names = [f"{side}.layers.{layer}.{one}" for one in groups[group]]
-            assert rows[layer] == near(size([measured.gradients[name] for name in names]))
-
-
 def test_each_sides_table_has_its_gradient_norm(measured: Measured) -> None:
     found = measured.values["embedding_gradient_norm"]
     assert set(found) == set(measured.values["gradient_norm"])
@@ -244,21 +228,7 @@ def test_gradients_are_those_before_clipping(tmp_path: Path) -> None:
     assert found.values["gradient_norm"]["decoder"]["layer"][1] == near(expected)
 
 
-# Attention
-
-
-@torch.no_grad()
-def test_attention_entropy_is_that_of_the_weights_on_the_probe_after_the_update(
-    measured: Measured, request: pytest.FixtureRequest
-) -> None:
-    scheme = request.node.callspec.params["measured"][1]
-    hand = ByHand(measured.hand.model, PLACEMENTS[scheme], **measured.hand.alpha)
-    hand.run(PROBE)
-    found = measured.values["attention_entropy"]
-    assert set(found) == set(measured.values["gradient_norm"])
-    for (side, part, layer), entropies in hand.entropies.items():
-        mean = float(torch.stack(entropies).mean())
-        assert found[side][part][layer] == near(mean)
+# Tokens
 
 
 @torch.no_grad()
@@ -274,26 +244,6 @@ def test_the_rank_of_tokens_follows_from_the_cosines_between_them(
         tokens = torch.cat(hand.streams[side, "self_attn", layer])
         cosines = torch.cosine_similarity(tokens[:, None], tokens[None], dim=-1)
         assert found[side]["layer"][layer] == near(1 / float(cosines.square().mean()))
-
-
-def test_uniform_attention_has_the_entropy_of_its_length(tmp_path: Path) -> None:
-    """Without queries all keys are alike: ln S, and ln (t + 1) for the causal query t."""
-    rig = Rig(tmp_path, "--monitor-interval=1", "--lr=0")
-    with torch.no_grad():
-        for name, parameter in rig.model.named_parameters():
-            if "q_proj" in name:
-                parameter.zero_()
-    rig.update()
-    found = rig.values()["attention_entropy"]
-    sources, targets = ([len(pair[side]) for pair in PROBE] for side in (0, 1))
-    own = sum(s * math.log(s) for s in sources) / sum(sources)
-    causal = sum(math.log(t + 1) for length in targets for t in range(length)) / sum(targets)
-    crossed = sum(t * math.log(s) for s, t in zip(sources, targets, strict=True)) / sum(targets)
-    assert found["encoder"] == {"self_attn": [near(own)] * 2}
-    assert found["decoder"] == {
-        "self_attn": [near(causal)] * 2,
-        "encoder_attn": [near(crossed)] * 2,
-    }
 
 
 # Model updates
@@ -445,7 +395,7 @@ def test_a_layer_that_was_left_out_has_no_numbers(tmp_path: Path) -> None:
         for quantity in ("gradient_norm", "residual_norm", "branch_norm", "layer_norm_gradient"):
             for row in values[quantity]["encoder"].values():
                 assert [value is not None for value in row] == kept, quantity
-        for row in values["attention_entropy"]["encoder"].values():
+        for row in values["token_rank"]["encoder"].values():
             assert None not in row  # the probe runs through all layers
     assert seen == {True, False}
 
