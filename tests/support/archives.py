@@ -1,14 +1,11 @@
-"""Archives of the true layout of IWSLT 2014 and WMT 2017, made of real talks or of a few lines."""
+"""Archives of the layout of IWSLT 2014 and WMT 2017 with a few lines."""
 
 from __future__ import annotations
 
 import io
 import tarfile
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
 TEST_SETS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
-
 PAIRS = [
     ("Guten Tag & willkommen!", "Good day & welcome!"),
     ("Das ist z.B. ein Hund.", "That is a dog, e.g."),
@@ -18,102 +15,90 @@ PAIRS = [
 ]
 
 
-def sgm(
-    kind: str, language: str, lines: list[str], documents: int = 2, escaped: bool = True
-) -> str:
-    """A dev or test set; `kind` is srcset or refset."""
-    content = [f'<{kind} setid="s" srclang="any" trglang="{language}">']
-    each = -(-len(lines) // documents)
-    for start in range(0, len(lines), each):
-        content.append(f'<doc docid="talk-{start}" genre="news"><title>T & T</title>\n<p>')
-        for number, line in enumerate(lines[start : start + each], start=1):
-            text = line.replace("&", "&amp;").replace("<", "&lt;") if escaped else line
-            content.append(f'<seg id="{number}"> {text} </seg>')
-        content.append("</p>\n</doc>")
-    return "\n".join([*content, f"</{kind}>", ""])
+def sgm(lines: list[str], escaped: bool = True) -> str:
+    """Return a dev or test set of two documents."""
+    content = ['<refset setid="s" srclang="any" trglang="x">']
+    for number, line in enumerate(lines):
+        if number % 3 == 0:
+            content.append(f'<doc docid="talk-{number}" genre="news"><title>T & T</title>\n<p>')
+        text = line.replace("&", "&amp;").replace("<", "&lt;") if escaped else line
+        content.append(f'<seg id="{number % 3 + 1}"> {text} </seg>')
+    return "\n".join([*content, "</p>\n</doc>\n</refset>\n"])
 
 
-def train_tags(talks: list[list[str]], language: str) -> str:
-    """A train.tags file: every talk is lines of tags, then its sentences."""
-    content = []
-    for number, talk in enumerate(talks):
-        content += [
-            f'<doc docid="{number}">',
-            f"<url>http://www.ted.com/talks/{language}/{number}</url>",
-            f"<keywords>talks, {language}</keywords>",
-            "<speaker>Somebody</speaker>",
-            f"<talkid>{number}</talkid>",
-            *(f'<translator href="u">N{i}</translator>' for i in range(len(language + "s"))),
-            f"<title>{talk[0]}</title>",
-            f"<description>TED Talk: {talk[-1]}</description>",
-            *(f" {line} " for line in talk),
-            "</doc>",
-        ]
-        if language == "de":  # the sides need not have as many tags
-            content.append("<reviewer>R</reviewer>")
+def talk(lines: list[str], language: str) -> str:
+    """Return a talk of a train.tags file: lines of tags, then its sentences."""
+    content = [
+        '<doc docid="1">',
+        f"<url>http://www.ted.com/talks/{language}/1</url>",
+        f"<keywords>talks, {language}</keywords>",
+        "<speaker>Somebody</speaker>",
+        "<talkid>1</talkid>",
+        *['<translator href="u">N</translator>'] * (language == "de"),  # one side has more tags
+        f"<title>{lines[0]}</title>",
+        f"<description>TED Talk: {lines[-1]}</description>",
+        *(f" {line} " for line in lines),
+        "</doc>",
+    ]
     return "".join(f"{line}\n" for line in content)
 
 
-def pack(files: dict[str, str | bytes]) -> bytes:
-    """A .tgz of these files."""
+def pack(files: dict[str, str]) -> bytes:
+    """Return a .tgz of these files."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz") as archive:
         for name, content in files.items():
-            data = content.encode() if isinstance(content, str) else content
             info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
+            info.size = len(content.encode())
+            archive.addfile(info, io.BytesIO(content.encode()))
     return stream.getvalue()
 
 
-def small_iwslt(talks: int = 12) -> dict[str, str | bytes]:
-    """The files of de-en.tgz with a few pairs a set."""
-    files: dict[str, str | bytes] = {"de-en/README": "about"}
+def small_iwslt(talks: int = 12) -> dict[str, str]:
+    """Return the files of de-en.tgz with a few pairs per set."""
+    files = {"de-en/README": "about"}
     for side, language in enumerate(("de", "en")):
         lines = [pair[side] for pair in PAIRS]
-        files[f"de-en/train.tags.de-en.{language}"] = train_tags([lines] * talks, language)
+        files[f"de-en/train.tags.de-en.{language}"] = talk(lines, language) * talks
         for name in TEST_SETS:
-            kind = "refset" if side else "srcset"
-            content = (
-                f'<?xml version="1.0" encoding="UTF-8"?>\n<mteval>\n{sgm(kind, language, lines)}'
-            )
-            files[f"de-en/IWSLT14.{name}.de-en.{language}.xml"] = content + "</mteval>\n"
+            content = f'<?xml version="1.0" encoding="UTF-8"?>\n<mteval>\n{sgm(lines)}</mteval>\n'
+            files[f"de-en/IWSLT14.{name}.de-en.{language}.xml"] = content
     return files
 
 
-def small_wmt(repeats: int = 40) -> dict[str, bytes]:
-    """The archives of WMT 2017 by their names, with a few pairs each, and other languages too."""
-    german, english = ([f"{pair[side]}\n" for pair in PAIRS] for side in (0, 1))
+def small_wmt() -> dict[str, bytes]:
+    """Return the archives of WMT 2017 by their names, with a few pairs each."""
+    sides = [[pair[side] for pair in PAIRS] for side in (0, 1)]
+    german, english = ("".join(f"{line}\n" for line in side) for side in sides)
     # lines that only "\n" ends, an empty one, and a last one without its end
-    odd = "eins\u2028zwei\x85drei vier\n\nfünf sechs"
-    odd_english = "one\u2028two\x85three four\n\nfive six"
-    europarl = {
-        "training/europarl-v7.cs-en.cs": "x\n",
-        "training/europarl-v7.de-en.de": "".join(german) * repeats + odd,
-        "training/europarl-v7.de-en.en": "".join(english) * repeats + odd_english,
-        "training/europarl-v7.es-en.es": "x\n",
+    odd = "eins\u2028zwei\x85drei vier\n\nfünf sechs", "one\u2028two\x85three four\n\nfive six"
+    texts = {
+        "training/europarl-v7.de-en": (german * 40 + odd[0], english * 40 + odd[1]),
+        "commoncrawl.de-en": (german * 40, english * 40),
+        "training/news-commentary-v12.de-en": (german, english),
     }
-    crawl = {
-        "commoncrawl.de-en.de": "".join(german[::-1]) * repeats,
-        "commoncrawl.de-en.en": "".join(english[::-1]) * repeats,
+    archives = [
+        pack({"training/europarl-v7.es-en.es": "x\n", f"{stem}.de": de, f"{stem}.en": en})
+        for stem, (de, en) in texts.items()
+    ]
+    sets = {
+        stem: {
+            f"{stem}-src.en.sgm": sgm(sides[1][:count], escaped=False),
+            f"{stem}-ref.de.sgm": sgm(sides[0][:count]),
+        }
+        for stem, count in (
+            ("dev/newstest2013", 3),
+            ("dev/newstest2014-deen", 4),
+            ("test/newstest2017-ende", 5),
+        )
     }
-    news = {
-        "training/news-commentary-v12.de-en.de": "".join(german),
-        "training/news-commentary-v12.de-en.en": "".join(english),
-    }
-    sides = [line.strip() for line in english], [line.strip() for line in german]
-    dev, test = {}, {}
-    for stem, files, count in (
-        ("dev/newstest2013", dev, 3),
-        ("dev/newstest2014-deen", dev, 4),
-        ("test/newstest2017-ende", test, 5),
-    ):
-        files[f"{stem}-src.en.sgm"] = sgm("srcset", "en", sides[0][:count], 1, escaped=False)
-        files[f"{stem}-ref.de.sgm"] = sgm("refset", "de", sides[1][:count], 1)
+    dev_2013, dev_2014, test = sets.values()
+    names = ("europarl-v7", "commoncrawl", "nc-v12")
     return {
-        "training-parallel-europarl-v7.tgz": pack(europarl),
-        "training-parallel-commoncrawl.tgz": pack(crawl),
-        "training-parallel-nc-v12.tgz": pack(news),
-        "dev.tgz": pack(dev),
+        **{
+            f"training-parallel-{name}.tgz": data
+            for name, data in zip(names, archives, strict=True)
+        },
+        "dev.tgz": pack(dev_2013 | dev_2014),
         "test.tgz": pack(test),
     }

@@ -96,13 +96,13 @@ def test_a_damaged_archive_is_one_line_and_leaves_nothing(
 def test_sets_of_different_segments_are_refused(tmp_path: Path) -> None:
     files = small_iwslt()
     name = "de-en/IWSLT14.TED.tst2011.de-en.en.xml"
-    files[name] = str(files[name]).replace('<seg id="2">', '<seg id="9">', 1)
+    files[name] = files[name].replace('<seg id="2">', '<seg id="9">', 1)
     (tmp_path / "de-en.tgz").write_bytes(pack(files))
     with pytest.raises(ValueError, match="different segments"):
         rows_of("iwslt14", tmp_path, tmp_path / "place")
 
 
-def opus100_files(kind: str, pair: str, *splits: str) -> dict[str, str | bytes]:
+def opus100_files(kind: str, pair: str, *splits: str) -> dict[str, str]:
     """A line on each side of the splits of a pair, by the names in the archive."""
     top = f"opus-100-corpus/v1.0/{kind}/{pair}/opus.{pair}"
     names = [f"{top}-{split}.{language}" for split in splits for language in pair.split("-")]
@@ -122,7 +122,7 @@ def test_opus100_is_read_from_archives_or_a_folder(packed: bool, tmp_path: Path)
     else:
         for name, content in files.items():
             (raw / name).parent.mkdir(parents=True, exist_ok=True)
-            (raw / name).write_text(str(content), encoding="utf-8")
+            (raw / name).write_text(content, encoding="utf-8")
     rows = rows_of("opus100", raw, tmp_path / "place")
     named = [(row.split, row.pair) for row in rows]
     assert named == [
