@@ -167,9 +167,8 @@ def test_a_sweep_s_cells_are_the_rows_of_its_figure_and_record_what_it_needs(nam
     assert set(paper.table(figure).rows) <= keys <= set(paper.table(figure).rows) | set(OWN_NAMES)
     for cell in cells:
         options = cell.resolve().options
-        assert cell.train == ({} if name == "fig3c" else {"PRECISION": "fp32"})
-        assert str(options["lr"]) == "5e-4"
-        if name != "fig3c":
-            assert options["monitor-interval"] == 1
-            updates = window(UPDATES[name])
-            assert updates[-1] <= options["max-update"]
+        assert (cell.train.get("PRECISION"), str(options["lr"])) == (
+            None if name == "fig3c" else "fp32",
+            "5e-4",
+        )
+        assert name == "fig3c" or window(UPDATES[name])[-1] <= options["max-update"]
