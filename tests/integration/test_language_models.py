@@ -53,9 +53,7 @@ def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path
         done = train(kind, found[kind], data)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "2L, deepnorm" in done.stderr
-        assert "32 training lines" in done.stderr
         assert "update 2/2" in done.stdout
-        assert f"deepnet perplexity {found[kind]}" in done.stderr
     return found
 
 
