@@ -1,7 +1,6 @@
 """Planted divergences in fairseq-train: reported in time, with layers and cause; acted upon."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -34,34 +33,6 @@ SHALLOW = [*COMMON, "--encoder-layers=2", "--decoder-layers=2", "--lr=0.001,10.0
 def told(folder: Path) -> list[dict[str, Any]]:
     file = folder / events.NAME
     return list(records.read(file)) if file.is_file() else []
-
-
-class Supervised:
-    """`deepnet train` on the CPU, with a config of nothing but these options."""
-
-    def __init__(self, run_command: RunCommand, data: Path, folder: Path) -> None:
-        self.run_command, self.data, self.run = run_command, data, folder / "run"
-        self.config = folder / "mine.yaml"
-        self.config.write_text("arch: deepnet_transformer\n", encoding="utf-8")
-
-    def __call__(self, *options: str, **settings: object) -> "subprocess.CompletedProcess[str]":
-        words = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-        words += ["--gpus=0", f"--run={self.run}", f"--data={self.data}"]
-        kept = [option for option in options if option not in ("--cpu", "--resume")]
-        words += [option for option in options if option == "--resume"]
-        command = ["deepnet", "train", *words, self.config, "--", *kept]
-        return self.run_command(*command, cwd=self.config.parent)
-
-    def losses(self) -> dict[int, float]:
-        return losses((self.run / "train.log").read_text(encoding="utf-8"))
-
-    def state(self) -> dict[str, Any]:
-        return dict(json.loads((self.run / "fallback.json").read_text(encoding="utf-8")))
-
-
-@pytest.fixture
-def supervised(run_command: RunCommand, tiny_data: Path, tmp_path: Path) -> Supervised:
-    return Supervised(run_command, tiny_data, tmp_path)
 
 
 def losses(output: str) -> dict[int, float]:
@@ -132,23 +103,27 @@ def test_two_processes_stop_together(tiny_data: Path, tmp_path: Path) -> None:
     assert ended.read(tmp_path)["why"] == "diverged"
 
 
-FALLING = [*SHALLOW, "--on-divergence=fallback", "--fallbacks=lr*0.0001"]
-FALLING += ["--save-interval-updates=12", "--keep-interval-updates=2"]
-
-
-def test_a_fallback_resumes_from_the_newest_checkpoint_from_before(supervised: Supervised) -> None:
-    done = supervised(*FALLING, "--max-update=20")
+def test_a_fallback_resumes_from_the_newest_checkpoint_from_before(
+    run_command: RunCommand, tiny_data: Path, tmp_path: Path
+) -> None:
+    run, config = tmp_path / "run", tmp_path / "mine.yaml"
+    config.write_text("arch: deepnet_transformer\n", encoding="utf-8")
+    options = [option for option in SHALLOW if option != "--cpu"]
+    options += ["--on-divergence=fallback", "--fallbacks=lr*0.0001", "--max-update=20"]
+    options += ["--save-interval-updates=12", "--keep-interval-updates=2"]
+    words = ["--gpus=0", f"--run={run}", f"--data={tiny_data}", config, "--", *options]
+    done = run_command("deepnet", "train", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "fallback 1: starting again from update 9 with lr*0.0001" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
-    seen = supervised.losses()
+    seen = losses((run / "train.log").read_text(encoding="utf-8"))
     assert sorted(seen) == list(range(1, 21))
     assert seen[20] < seen[10] < seen[1]
-    assert [event["attempt"] for event in told(supervised.run)] == [0]
+    assert [event["attempt"] for event in told(run)] == [0]
     # that of epoch 1; what came after it is kept, out of the way
-    aside = {path.name for path in (supervised.run / "checkpoints" / "diverged_1").iterdir()}
+    aside = {path.name for path in (run / "checkpoints" / "diverged_1").iterdir()}
     assert aside >= {"checkpoint_2_12.pt"}
-    (taken,) = supervised.state()["history"]
+    (taken,) = json.loads((run / "fallback.json").read_text(encoding="utf-8"))["history"]
     assert (taken["change"], taken["from_update"]) == ("lr*0.0001", 9)
 
 

@@ -30,12 +30,6 @@ class Diary(Observer):
     def end(self, trainer: Any, update: int, made: bool) -> None:
         self.told.append(("end", update, made))
 
-    def loaded(self, trainer: Any, update: int) -> None:
-        self.told.append(("loaded", update))
-
-    def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
-        self.told.append(("failed", update, str(error)))
-
 
 def told(monkeypatch: pytest.MonkeyPatch, folder: Path, *outcomes: str) -> list[tuple[Any, ...]]:
     """Return what an observer is notified of in these attempts of fairseq's."""
@@ -47,17 +41,12 @@ def told(monkeypatch: pytest.MonkeyPatch, folder: Path, *outcomes: str) -> list[
         outcome = coming.pop(0)
         if outcome != "out of memory":
             trainer.clip_grad_norm(0.0)
-        if outcome == "broken":
-            raise FloatingPointError("gradients are Nan/Inf")
         if outcome == "made":
             trainer.set_num_updates(trainer.get_num_updates() + 1)
 
     monkeypatch.setattr(DeepNetTrainer.__base__, "train_step", train_step)
     while coming:
-        try:
-            rig.trainer.train_step([1, 2])
-        except FloatingPointError:
-            assert outcomes[-1] == "broken"
+        rig.trainer.train_step([1, 2])
     return diary.told
 
 
@@ -121,10 +110,7 @@ def test_options_that_are_not_supported_are_refused(option: str, tmp_path: Path)
             "unknown model_updates; choose all or some of gradient",
         ),
         (("--monitor-interval=2", "--monitor=,"), "--monitor ','"),
-        (
-            ("--monitor=gradient_norm",),
-            "--monitor gradient_norm needs --monitor-interval",
-        ),
+        (("--monitor=gradient_norm",), "--monitor gradient_norm needs --monitor-interval"),
     ],
     ids=["interval", "unknown", "empty", "no-interval"],
 )
