@@ -32,7 +32,7 @@ VOCABULARY_FILES: Final = {
 }
 """Files that map a model's numbers to words, by their key in environment.json."""
 
-# How languages are named to a model; what a checkpoint was trained with holds for its use.
+# Language tokens of a multilingual model; inference needs the values of its training.
 _TOKEN_OPTIONS: Final = ("encoder-langtok", "decoder-langtok", "lang-tok-style")
 _SHAPES_THE_MODEL: Final = re.compile(
     r"arch|activation_fn|layernorm_embedding|residual_.*|(encoder|decoder|share)_(?!layerdrop).*"

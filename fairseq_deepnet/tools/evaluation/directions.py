@@ -1,4 +1,4 @@
-"""Directions of a model: translated by several processes, scored, averaged, shown as a table.
+"""Translate directions with several processes, score them, average the scores.
 
 A language pair is a list of one direction. Each process loads the model once; a direction is cut
 into parts, so that all processes have work. A direction is finished when its JSON exists. An
@@ -159,7 +159,7 @@ def translate_all(
     processes: int,
     gpus: int,
 ) -> None:
-    """Translate and score, with a line on standard error for each of several directions.
+    """Translate and score jobs; report each of several directions on standard error.
 
     Args:
         facts: of the model and the search, for the records.
@@ -167,12 +167,12 @@ def translate_all(
         threads: of each process.
         gpus: GPUs that the processes share; 0 for the CPU.
     """
-    # before hours of translation, not after
+    # fail before hours of translation
     for job in jobs:
         target = job.direction.target
         scoring.check_tokenizer(job.options["tokenizer"] or scoring.tokenizer_of(target))
-    # processes forked from one that has imported fairseq start at once; but this import asks for
-    # a GPU, which makes that process useless to them
+    # processes forked from one that has imported fairseq start at once; with GPUs, that import
+    # would initialise CUDA, which forked processes cannot use
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__] if gpus else [__name__, "fairseq_deepnet.models"])
     devices = context.Queue()
@@ -182,8 +182,8 @@ def translate_all(
 
     def work(job: Job) -> dict[str, Any]:
         lines = job.lines()
-        # the longest lines first, alike together; eight parts for each process, so that none
-        # waits long for the last
+        # lines of similar length together, the longest first; eight parts per process keep the
+        # wait for the last part short
         order = sorted(range(len(lines)), key=lambda number: -len(lines[number]))
         size = min(WINDOW * threads, max(16, math.ceil(len(lines) / (8 * processes))))
         parts = [order[start : start + size] for start in range(0, len(order), size)]
@@ -206,7 +206,7 @@ def translate_all(
                     say(f"{number}/{len(jobs)} {scores['direction']}: {scoring.numbers(scores)}")
         except BrokenProcessPool as error:
             raise ValueError(
-                "a process that translates was killed, for want of memory perhaps: run again with"
+                "a translating process was killed, perhaps for lack of memory: run again with"
                 " fewer PROCESSES or a smaller BATCH"
             ) from error
         except BaseException:
@@ -278,7 +278,7 @@ def summarise(
 
 
 def number(value: float | None, percent: bool = False) -> str:
-    """Return a score, or a share in per cent, for people; empty for None."""
+    """Format a score, or a share in per cent; None is empty."""
     if value is None:
         return ""
     return f"{100 * value:.1f} %" if percent else f"{value:.2f}"

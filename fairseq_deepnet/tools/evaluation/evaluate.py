@@ -1,4 +1,4 @@
-"""`deepnet evaluate`: from a run or a checkpoint to scores: translated, detokenised, recorded.
+"""`deepnet evaluate`: translate, detokenise and score a test set with a run or a checkpoint.
 
 fairseq translates, with the options of fairseq-generate.
 """
@@ -33,7 +33,7 @@ _SET_HERE: Final = {
     *("--beam", "--lenpen", "--path", "--gen-subset", "--max-tokens", "--post-process"),
     "--remove-bpe",
 }
-"""Options of fairseq-generate that are set by options of this command, or undo its work."""
+"""Options of fairseq-generate that this command sets itself."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,7 +109,7 @@ def score(args: argparse.Namespace) -> tuple[Path, str]:
 def find_texts(
     folder: DataFolder, split: str, place: Path | None = None
 ) -> dict[Direction, tuple[Path, Path]]:
-    """Return source and reference of every direction of the model that there is text of.
+    """Return source and reference of every direction of the model that has text.
 
     Args:
         place: another folder, with SPLIT.A-B.A and SPLIT.A-B.B, plain or .gz.
@@ -139,7 +139,7 @@ def find_texts(
 def create_jobs(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, out: Path, name: str = ""
 ) -> list[Job]:
-    """Return a job for each direction; its record is called `name`, or as the direction."""
+    """Return a job per direction; the file of its score is called `name`, or like the direction."""
     if args.text and data.is_moses:
         raise ValueError(f"{shown(data.path)} contains Moses tokens; --text needs sentencepiece")
     subwords = {data.subword_model(language) for language in data.languages}
@@ -175,7 +175,7 @@ def score_directions(
 def translate(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, jobs: Sequence[Job]
 ) -> None:
-    """Translate and score what is not scored yet."""
+    """Translate and score the directions without a score."""
     used = {file for job in jobs for file in job.files if file.is_relative_to(data.path)}
     data.refuse_changed(str(file.relative_to(data.path)) for file in sorted(used))
     todo = [job for job in jobs if not job.read()]
@@ -187,7 +187,7 @@ def translate(
     gpus = devices.choose_devices(args.gpus, 1, 1, len(devices.visible_gpus())).gpus
     processes = gpus or args.processes or devices.all_cores()
     out.mkdir(parents=True, exist_ok=True)
-    (out / scores.SUMMARY).unlink(missing_ok=True)  # none of an interrupted evaluation
+    (out / scores.SUMMARY).unlink(missing_ok=True)  # it would be out of date
     state = load_checkpoint(model.make())
     facts = {
         "model": shown(model.path),

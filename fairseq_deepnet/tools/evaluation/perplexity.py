@@ -1,4 +1,4 @@
-"""`deepnet perplexity`: how well a language model, or a masked one, predicts a split of its data.
+"""`deepnet perplexity`: the perplexity of a language model, masked or not, on a split of its data.
 
 A perplexity depends on the subwords. That of a language model is therefore also given per word (of
 the raw text, between spaces, an end of line counted as one), which compares with models of other

@@ -111,7 +111,7 @@ def score_tokens(pieces: Sequence[str], references: Sequence[str]) -> dict[str, 
     """
     from sacrebleu.metrics.bleu import BLEU
 
-    # fairseq smooths nothing and takes text between spaces for a word
+    # fairseq does not smooth, and splits words at spaces only
     bleu = BLEU(tokenize="none", smooth_method="none", force=True)
     result = bleu.corpus_score([remove_bpe(line) for line in pieces], [references])
     signature = str(bleu.get_signature())
@@ -119,5 +119,5 @@ def score_tokens(pieces: Sequence[str], references: Sequence[str]) -> dict[str, 
 
 
 def numbers(scores: Mapping[str, Any]) -> str:
-    """Return "BLEU 27.30  chrF 54.10": all metrics of a record."""
+    """Format all metrics of a record, as in "BLEU 27.30  chrF 54.10"."""
     return "  ".join(f"{name} {scores[key]:.2f}" for key, name in METRICS.items())

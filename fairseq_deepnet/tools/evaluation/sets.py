@@ -52,7 +52,7 @@ def read_raw(raw: Path, names: Sequence[str]) -> dict[str, list[str]]:
             contents.setdefault(path.name, path.read_bytes())
     if missing := sorted(set(names) - set(contents)):
         raise FileNotFoundError(f"{raw} lacks {len(missing)} files: {', '.join(missing[:3])} ...")
-    # str.splitlines would also split at U+2028 and the like
+    # str.splitlines would also split at characters such as U+2028
     texts = {name: content.decode("utf-8-sig") for name, content in contents.items()}
     return {
         name: [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]

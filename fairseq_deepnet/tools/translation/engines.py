@@ -22,7 +22,7 @@ BATCH: Final = 64
 """Sentences per batch, except for CTranslate2 on a CPU."""
 CPU_BATCH: Final = 16
 """CTranslate2 copies the state of each sentence at every step, which is fastest within a core's
-cache (measured in docs/guides/serving.md, "How fast")."""
+cache (measured in docs/reports/export.md)."""
 WINDOW: Final = 1024
 """Lines per thread that are sorted by length together."""
 NEVER: Final = [[BLANK]]
