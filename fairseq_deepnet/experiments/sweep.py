@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet import cli
 from fairseq_deepnet.ended import INTERRUPTED, PREEMPTED, UNSAVED, end_with_parent
 from fairseq_deepnet.experiments import grid, results
 from fairseq_deepnet.experiments.grid import Cell
@@ -330,10 +329,13 @@ def attempt(
     command: Callable[[argparse.Namespace], Any], module: Any, words: list[str]
 ) -> tuple[int, Any]:
     """Run a function with the arguments of a subcommand; return an exit status and its result."""
-    parser = cli.Parser()
+    parser = argparse.ArgumentParser()
     module.add_arguments(parser)
+    end = words.index("--") if "--" in words else len(words)
+    args = parser.parse_args(words[:end])
+    args.extra = words[end + 1 :]
     try:
-        return 0, command(parser.parse(words))
+        return 0, command(args)
     except (ValueError, OSError) as error:
         say(f"error: {error}")
         return 2, None
