@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Print the report; return 0 if all is as claimed, 1 if not."""
+    """Print the report; return 0 if the model matches its claim, otherwise 1."""
     words: list[str] = args.words
     target = words[0] if words and "=" not in words[0] else None
     if target is None and args.arch is None:

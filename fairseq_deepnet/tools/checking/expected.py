@@ -1,4 +1,4 @@
-"""The claim that a model makes, and its initial weights compared with it."""
+"""The claim of a model, and the comparison of its initial weights with it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from fairseq_deepnet.tools.checking.measure import rms
 BERT_STD: Final = 0.02
 STANDARD_ERRORS: Final = 5
 FLOOR: Final = 0.002
-"""A ratio of standard deviations may differ by so many standard errors, plus so much."""
+"""Tolerance of a ratio of standard deviations: a number of standard errors, plus a constant."""
 ONE_GAIN: Final = 0.01
-"""Gains whose relative difference is smaller are shown as one."""
+"""Gains with a smaller relative difference are shown as one gain."""
 
 Start = ResidualScheme | Literal["fairseq", "roberta"]
 """Initialisation of the linear maps."""
@@ -47,10 +47,10 @@ class Claim:
     """Expected properties of a model.
 
     Args:
-        schemes: of each side.
+        schemes: scheme of each side.
         starts: initialisation of each side's linear maps.
-        text: source of the claim, to follow "judged as".
-        final_norms: True for a side whose stack a LayerNorm follows; None if the norms outside the
+        text: source of the claim, shown after "judged as".
+        final_norms: True for a side whose stack ends in a LayerNorm; None if the norms outside the
             layers are not judged.
     """
 
@@ -70,10 +70,10 @@ class Claim:
 def make_claim(
     model: nn.Module, args: Namespace | None, stacks: Sequence[Stack], name: str | None
 ) -> Claim:
-    """Return the claim called `name`, or, if None, the claim of the model's arguments.
+    """Return the claim called `name`; by default, the claim of the model's arguments.
 
     Raises:
-        ValueError: for a model whose arguments claim nothing.
+        ValueError: if the model's arguments claim nothing.
     """
     layers = {stack.side: len(stack.layers) for stack in stacks}
     depths = Depths(layers.get(Side.ENCODER, 0), layers.get(Side.DECODER, 0))
@@ -121,11 +121,11 @@ def xavier_std(linear: nn.Linear) -> float:
 def initial_std(
     start: Start, place: Place, branch: Branch, role: Role, linear: nn.Linear
 ) -> tuple[float, float]:
-    """Return the standard deviations, around 0, of weight and bias of a new linear map.
+    """Return the standard deviations around 0 of the weight and bias of a new linear map.
 
-    A scheme: Xavier times its gain, biases 0. fairseq: q, k and v Xavier-uniform and smaller by
-    sqrt(2) if their fans are equal, out_proj Xavier-uniform with bias 0, all else nn.Linear's
-    default, uniform in +- 1 / sqrt(fan_in). fairseq's RoBERTa: N(0, 0.02), biases 0.
+    Initialised by a scheme: Xavier times its gain, biases 0. By fairseq: q, k and v Xavier-uniform
+    and smaller by sqrt(2) if their fans are equal, out_proj Xavier-uniform with bias 0, all others
+    as nn.Linear, uniform in +- 1 / sqrt(fan_in). By fairseq's RoBERTa: N(0, 0.02), biases 0.
     """
     if isinstance(start, ResidualScheme):
         return start.gain(place, branch.sublayer, role) * xavier_std(linear), 0.0
@@ -146,7 +146,7 @@ def weight_row(
     weights: Sequence[Tensor],
     xavier: Sequence[float] = (),
 ) -> tuple[WeightRow, list[int]]:
-    """Return a row, and the indices of weights that are off individually."""
+    """Return a row, and the indices of the weights that deviate individually."""
 
     def tolerance(count: int) -> float:
         # of the std of `count` normal draws, relative; uniform ones vary less
@@ -240,12 +240,12 @@ def _linear_rows(
 
 
 def pooled(gains: Sequence[float]) -> float:
-    """Return the gain of equally large weights taken together."""
+    """Return the pooled gain of weights of equal size."""
     return math.sqrt(sum(gain**2 for gain in gains) / len(gains))
 
 
 def _betas(rows: Sequence[WeightRow]) -> tuple[str, str]:
-    """Return the value path's gain, measured and expected: layers pooled, a range of kinds."""
+    """Return the value path's measured and expected gain, pooled over layers; a range of kinds."""
     rows = [row for row in rows if row.name.split()[0].rpartition(".")[2] in VALUE_PATH]
     texts = []
     for values in ([row.measured_gain for row in rows], [row.gain for row in rows]):

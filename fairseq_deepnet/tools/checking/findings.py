@@ -15,7 +15,7 @@ MARKS: Final = {True: "ok", False: "OFF", None: ""}
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A deviation from the claim: in a part of the model, `measured` instead of `expected`.
+    """A deviation from the claim in a part of the model: `measured` differs from `expected`.
 
     `kind` is a category, such as `weights`.
     """
@@ -26,7 +26,7 @@ class Fault:
     expected: str
 
     def sentence(self) -> str:
-        """Return the whole in one sentence."""
+        """Return the deviation as one sentence."""
         return f"{self.where}: {self.measured}, expected {self.expected}."
 
 
@@ -35,10 +35,10 @@ class WeightRow:
     """Standard deviations around 0 of a kind of parameter, such as `self_attn.q_proj`.
 
     Args:
-        expected, measured: a number per layer, or the smallest and largest of many.
+        expected, measured: one number per layer, or the smallest and the largest if there are many.
         gain, measured_gain: ratios to Xavier's; empty for biases.
         ratio: measured / expected, all layers pooled; None if 0 is expected.
-        tolerance: largest allowed distance of `ratio` from 1.
+        tolerance: maximum distance of `ratio` from 1.
         fine: None if nothing is expected.
     """
 
@@ -86,7 +86,7 @@ class Findings:
 
     @property
     def is_fine(self) -> bool:
-        """True if all is as claimed."""
+        """True if the model matches its claim."""
         return not self.faults
 
     def as_json(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class Findings:
 
 
 def inside(off: Sequence[int], layers: int) -> str:
-    """Return ` in layers 3, 4` if some layers are off, nothing if all are."""
+    """Return ` in layers 3, 4` if only some layers deviate, otherwise ""."""
     words = f" in layer{'s' * (len(off) > 1)} {', '.join(map(str, off))}"
     return words if 0 < len(off) < layers else ""
 

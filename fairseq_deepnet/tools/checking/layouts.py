@@ -19,16 +19,16 @@ Layout = Mapping[str, Mapping[str, Names]]
 """Sublayer (self_attn, encoder_attn, ffn) -> part -> its path in a layer.
 
 Parts are the linear maps q_proj, k_proj, v_proj, out_proj, or fc1 and fc2, and `branch`, the module
-that the branch's input enters and its output leaves; without it these are fc1 and fc2. Of several
-paths those count that a layer has: fc1 may be two maps, as in gated linear units. `PATH:0/3` is the
-first of three equal blocks of rows of a map that holds several; of PATH with no module PATH_weight
-and PATH_bias are taken. Sublayers that a layer lacks are ignored.
+that receives the branch's input and returns its output; by default, fc1 and fc2. If a part has
+several paths, all that a layer has are used: fc1 may be two maps, as in gated linear units.
+`PATH:0/3` is the first of three equal blocks of rows of a combined map. If PATH is not a module,
+the parameters PATH_weight and PATH_bias are used. Sublayers that a layer lacks are ignored.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class WideBranch(Branch):
-    """A branch with all linear maps by their names in reports; a role may have several."""
+    """A branch with all linear maps by their names in reports; a role may have several maps."""
 
     maps: dict[str, tuple[Role, nn.Linear]]
 
@@ -160,7 +160,7 @@ def _at(layer: nn.Module, path: str) -> Any:
 
 
 def linear_at(layer: nn.Module, path: str) -> nn.Linear | None:
-    """Return the linear map at a path as one of torch's, in the same memory; None without one."""
+    """Return the linear map at a path as a torch module in the same memory, or None."""
     name, _, block = path.partition(":")
     module, prefix = _at(layer, name), ""
     if module is None:

@@ -1,1 +1,1 @@
-"""What a training will need: parameters, memory, time, and the options that make it fit."""
+"""Requirements of a training run: parameters, memory, operations, and options that make it fit."""

@@ -13,10 +13,10 @@ from fairseq_deepnet.tools.planning.estimates import Plan, make_plan
 from fairseq_deepnet.tools.training import launch
 
 SMALLEST_MICRO_BATCH: Final = 512
-"""Tokens of the smallest micro-batch to try: a long sentence must fit into it."""
+"""Tokens of the smallest micro-batch to try, which must hold a long sentence."""
 
 POINTWISE: Final = ("adam", "fused_adam", "adamax", "adadelta", "nag", "sgd")
-"""fairseq's optimisers that work on parts of a matrix."""
+"""fairseq's optimisers that operate on parts of a matrix."""
 
 OTHERS: Final = (
     "take more devices, more memory or a smaller model; --bf16, --memory-efficient-bf16 and"
@@ -35,10 +35,10 @@ class Step(NamedTuple):
 
 
 def advise(plan: Plan) -> list[Step]:
-    """Return the steps tried to make a plan fit; the last one fits if any does.
+    """Return the steps tried to make a plan fit; if any step fits, it is the last.
 
-    None of them changes the update, except for rounding. In each step the micro-batch is halved,
-    and --update-freq doubled, until it fits.
+    No step changes the update, except for rounding. Each halves the micro-batch and doubles
+    --update-freq until the plan fits.
     """
     steps = []
     for options, model, training in _ladder(plan):

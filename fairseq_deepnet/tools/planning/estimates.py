@@ -1,8 +1,8 @@
 """Plan of a training run: parameters, memory and operations.
 
-Model and training are read from the options as fairseq-train parses them, so that an estimate and a
+Model and training are read from options parsed by fairseq-train's parser, so that an estimate and a
 run have the same defaults. A multiplication with an addition counts as two operations. Only matrix
-products are counted; the rest (LayerNorm, dropout, softmax) is bound by memory bandwidth.
+products are counted; everything else (LayerNorm, dropout, softmax) is limited by memory bandwidth.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from fairseq_deepnet.tools.training import launch
 
 
 def count_flops(model: Model, batch: MicroBatch) -> dict[str, float]:
-    """Return the operations of one micro-batch on one device: the parts, all forward but for
-    `backward` and `recomputation`, and their `total`.
+    """Return the operations of one micro-batch on one device, by part, with their `total`.
 
-    A linear map from a to b channels costs 2 a b per token; attention 4 C per query and key, Q K^T
-    and weights x V of whole sentences (kernels skip the masked half of the decoder's at best).
+    All parts except `backward` and `recomputation` belong to the forward pass. A linear map from a
+    to b channels takes 2 a b operations per token, attention 4 C per query and key (Q K^T and
+    weights x V of whole sentences; kernels skip at most the masked half of the decoder's).
     """
     linear = attention = again = 0
     for side in Side:
@@ -70,7 +70,7 @@ def count_flops(model: Model, batch: MicroBatch) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Needs of a training run.
+    """Requirements of a training run.
 
     Args:
         counts: parameters by part
@@ -89,12 +89,12 @@ class Plan:
 
     @property
     def needed_gib(self) -> float:
-        """Memory that a device must have."""
+        """Memory that a device needs."""
         return self.memory.needed_gib(self.training.gpus > 0)
 
     @property
     def fits(self) -> bool:
-        """True if a device has that."""
+        """True if a device has enough memory."""
         return self.needed_gib <= self.memory_gib
 
 
@@ -117,13 +117,13 @@ def estimate(
     """Return the plan of a config.
 
     Args:
-        gpus: devices in all; 0 is one CPU process
-        memory_gib: of one device
-        vocabulary: entries of the source's and the target's dictionary, special symbols included
-        length: subwords of a sentence
+        gpus: total number of devices; 0 is one CPU process
+        memory_gib: memory of one device
+        vocabulary: entries of the source and the target dictionary, including special symbols
+        length: subwords per sentence
 
-    Where the config has recipe.global-batch-tokens, update-freq follows from the devices, as
-    scripts/train.sh does it. Raises ValueError for what cannot be planned.
+    If the config has recipe.global-batch-tokens, update-freq follows from the devices, as in
+    scripts/train.sh. Raises ValueError for options that cannot be planned.
     """
     if gpus < 0:
         raise ValueError(f"--gpus {gpus}: 0 plans for the CPU")
@@ -149,9 +149,9 @@ def estimate(
 
 
 def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
-    """Return the shape that parsed fairseq-train arguments describe.
+    """Return the model shape of parsed fairseq-train arguments.
 
-    Raises ValueError for options that the plan does not know how to count.
+    Raises ValueError for options that the plan does not support.
     """
     for option in (*("adaptive_softmax_cutoff", "adaptive_input"), *("merge_src_tgt_embed", "amp")):
         if getattr(args, option, None):
@@ -190,11 +190,12 @@ def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
 
 
 def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> Training:
-    """Return how parsed fairseq-train arguments train; ValueError for what cannot be counted.
+    """Return the training settings of parsed fairseq-train arguments.
 
     Args:
-        length: subwords of a sentence, which turns --batch-size into tokens where there is no
-            --max-tokens
+        length: subwords per sentence, to convert --batch-size to tokens without --max-tokens
+
+    Raises ValueError for options that the plan does not support.
     """
     optimisers = (*STATES, "adafactor", "sgd")
     if args.optimizer not in optimisers:
@@ -223,11 +224,11 @@ def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> 
 def vocabulary_of(
     config: configs.Config, data: Path | None, sizes: str | None = None
 ) -> tuple[int, int]:
-    """Return the entries of the source's and the target's dictionary.
+    """Return the number of entries of the source and the target dictionary.
 
     Args:
-        data: the data folder; if it does not exist yet, the config's vocabulary counts.
-        sizes: numbers that win: "32000", or "8000,6000" for source and target.
+        data: the data folder; if it does not exist yet, the config's vocabulary is used.
+        sizes: explicit sizes that take precedence: "32000", or "8000,6000" for source and target.
     """
     if sizes is None and data is not None and (data / "corpus.json").is_file():
         folder = DataFolder.open(data)
@@ -248,6 +249,6 @@ def vocabulary_of(
 
 
 def entries_of(dictionary: Path) -> int:
-    """Count the entries of a dictionary file, and the four special symbols that fairseq adds."""
+    """Count the entries of a dictionary file, including the four symbols that fairseq adds."""
     with dictionary.open("rb") as file:
         return sum(1 for line in file if line.strip()) + 4

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fairseq_deepnet.tools.planning.estimates import Plan
 
 ARCH_DEFAULTS: Final = ("max-tokens=4096", "share-all-embeddings=true")
-"""What --arch adds to configs/base.yaml."""
+"""Options that --arch adds to configs/base.yaml."""
 HALF: Final = ("fp16", "bf16", "memory-efficient-fp16", "memory-efficient-bf16")
 GIB: Final = 2**30
 
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_config(args: argparse.Namespace) -> tuple[configs.Config, list[str]]:
-    """Return the config of the words and --arch, and the assumptions made."""
+    """Return the config of the arguments and --arch, and the assumptions made."""
     words, assumptions = list(args.words), []
     named = bool(words) and "=" not in words[0]
     if not named and args.arch is None:
@@ -87,7 +87,7 @@ def read_config(args: argparse.Namespace) -> tuple[configs.Config, list[str]]:
 
 
 def as_text(plan: Plan, steps: list[Step], assumptions: list[str]) -> str:
-    """Return the report: one table of needs, options that make the run fit, and assumptions."""
+    """Return the report: requirements, options that make the run fit, and assumptions."""
     training, content, rows = plan.training, as_json(plan, steps), []
     units = {"parameters": (1, ",.0f"), "memory_bytes": (GIB, ",.2f"), "flops": (1e12, ",.3f")}
     heads = {"parameters": "parameters", "memory_bytes": "GiB", "flops": "TFLOP per update"}
