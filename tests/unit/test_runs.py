@@ -269,7 +269,7 @@ def test_a_damaged_last_checkpoint_is_fixed(record: Recorder) -> None:
         ([], {"gpus": "64"}, "GPUS=64, but only"),
         ([], {"nodes": "0"}, "at least 1 is needed"),
         (["--on-divergence=fallback", "--fallbacks=lr/2"], {}, "'lr/2' is no step"),
-        (["--fallbacks=lr*0.5"], {}, "set --on-divergence fallback"),
+        (["--fallbacks=lr*0.5"], {}, "--fallbacks needs --on-divergence fallback"),
         ([], {"nodes": "2"}, "NODES=2: run this on every node with NODE_RANK=0 to 1"),
         ([], {"precision": "fp16"}, "PRECISION=fp16 needs a GPU"),
         ([], {"data": "/nowhere"}, "no training data in /nowhere: build it with `bash scripts/pre"),
