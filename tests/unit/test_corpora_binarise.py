@@ -14,13 +14,12 @@ from fairseq_cli import preprocess
 
 from fairseq_deepnet.tools.corpora import binarise
 from fairseq_deepnet.tools.corpora.subwords import (
-    SubwordOptions,
     encode_lines,
     load_model,
     train_model,
     write_dictionary,
 )
-from fairseq_deepnet.tools.corpora.text import chunks, read_lines
+from fairseq_deepnet.tools.corpora.text import Recipe, chunks, read_lines
 
 ODD = ["la  <unk> hundo", "", "a\u2028b\x85c", "manĝas ▁ <s> q", "x\x0b</s>\x0cy", "\x1c", "<pad>"]
 
@@ -71,7 +70,7 @@ def test_raw_text_becomes_what_encoding_and_fairseq_preprocess_make_of_it(
 ) -> None:
     monkeypatch.setattr(chunks, "__defaults__", (11,))
     raw = text(tmp_path, "raw", 1)
-    train_model([raw], tmp_path / "spm", SubwordOptions(kind, 36))
+    train_model([raw], tmp_path / "spm", Recipe(subwords=kind, vocab_size=36))
     test = write(tmp_path / "test", [*ODD, "neniam vidita ☃ ĉiam", "kato"])
     model = load_model(tmp_path / "spm.model")
     for language in ("eo", "ia"):

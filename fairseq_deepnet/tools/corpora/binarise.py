@@ -1,8 +1,7 @@
-"""Fairseq's binarised data (its mmap format) from text, and its dictionaries of words.
+"""fairseq's binarised data (its mmap format) and dictionaries of words.
 
-Processes share out the lines. sentencepiece numbers its pieces and fairseq its symbols in the same
-order, so raw text becomes numbers directly. Words between spaces (byte-pair codes of Moses tokens)
-are numbered by a dictionary.
+sentencepiece numbers its pieces and fairseq its symbols in the same order, so text is encoded as
+numbers directly. Byte-pair codes of Moses tokens are numbered by a dictionary.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ class Counts(NamedTuple):
 
 
 def binarise(vocabulary: Path, text: Path, out: Path, workers: int = 1) -> Counts:
-    """Write OUT.bin and OUT.idx from text (plain or .gz), as fairseq-preprocess would.
+    """Write OUT.bin and OUT.idx from text (plain or .gz), as fairseq-preprocess does.
 
-    Memory is bounded, and the number of processes changes nothing in the result.
+    The result does not depend on the number of processes.
 
     Args:
         vocabulary: a sentencepiece model (.model), whose dictionary is that of
@@ -93,7 +92,7 @@ def _number(chunk: Chunk, path: Path, vocabulary: Path, modified: int) -> list[n
 
 
 def write_word_dictionary(texts: Sequence[Path], out: Path, workers: int = 1) -> int:
-    """Write the dictionary that fairseq-preprocess makes of some files; return its size."""
+    """Write the dictionary of some files, as fairseq-preprocess does; return its size."""
     from fairseq.data import Dictionary
 
     dictionary = Dictionary()
@@ -105,7 +104,7 @@ def write_word_dictionary(texts: Sequence[Path], out: Path, workers: int = 1) ->
 
 
 def count_words(texts: Sequence[Path], workers: int = 1) -> Counter[str]:
-    """Return how often each word between spaces occurs in some files."""
+    """Return the frequency of each word between spaces in some files."""
     counts: Counter[str] = Counter()
     for text in texts:
         for words in map_in_order(partial(_count_words, path=text), chunks([text]), workers):
@@ -127,8 +126,8 @@ def unigram_nll(data: Path, target: str | None, symbols: int) -> float | None:
         H = - sum_v valid(v) / |valid| * log2((train(v) + 1) / (|train| + V))
 
     Args:
-        data: a folder of one pair or of one language; None is returned for any other.
-        target: the language; None for a language model.
+        data: folder of one pair or of one language; None is returned for any other.
+        target: language of the target side; None for a language model.
         symbols: V, special symbols included.
     """
     from fairseq.data.indexed_dataset import MMapIndexedDataset, infer_dataset_impl
@@ -137,23 +136,22 @@ def unigram_nll(data: Path, target: str | None, symbols: int) -> float | None:
     counts = []
     for split in ("train", "valid"):
         files = [
-            p for p in sorted(data.glob(f"{split}*.idx")) if re.fullmatch(split + name, p.stem)
+            path
+            for path in sorted(data.glob(f"{split}*.idx"))
+            if re.fullmatch(split + name, path.stem)
         ]
         total = np.zeros(symbols, dtype=np.int64)
         for index in files if split == "train" else files[:1]:
-            binary = index.with_suffix(".bin")
             if infer_dataset_impl(str(index.with_suffix(""))) != "mmap":
                 return None
-            if not binary.stat().st_size:
-                continue
             dtype = MMapIndexedDataset.Index(str(index)).dtype
-            tokens = np.memmap(binary, dtype=dtype, mode="r")
-            for start in range(0, len(tokens), 1 << 24):
-                part = np.bincount(tokens[start : start + (1 << 24)], minlength=symbols)
-                if len(part) > symbols:
-                    return None
-                total += part
-        if not files or not total.sum():
+            with index.with_suffix(".bin").open("rb") as stream:
+                while len(tokens := np.fromfile(stream, dtype, 1 << 24)):
+                    part = np.bincount(tokens, minlength=symbols)
+                    if len(part) > symbols:
+                        return None
+                    total += part
+        if not total.sum():
             return None
         counts.append(total)
     seen, predicted = counts

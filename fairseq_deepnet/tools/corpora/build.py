@@ -9,24 +9,22 @@ resumes a run that was killed or has failed.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq_deepnet.files import locked, put_folder_in_place, remove, say, write_text
 from fairseq_deepnet.records import installed, now, read_record, sha256, write_record
 from fairseq_deepnet.tools.corpora import binarise, moses, subwords
-from fairseq_deepnet.tools.corpora.moses import Tokenisation
-from fairseq_deepnet.tools.corpora.subwords import SubwordOptions
 from fairseq_deepnet.tools.corpora.text import (
     Chunk,
-    Limits,
+    Recipe,
     chunks,
     find_side,
     is_blank,
@@ -35,8 +33,6 @@ from fairseq_deepnet.tools.corpora.text import (
     read_lines,
     why_dropped,
 )
-
-KINDS: Final = ("pair", "pairs", "language", "moses")
 
 
 class Row(NamedTuple):
@@ -56,61 +52,9 @@ class Row(NamedTuple):
         return [find_side(self.prefix, language) for language in self.languages]
 
 
-@dataclasses.dataclass(frozen=True)
-class Recipe(SubwordOptions, Tokenisation, Limits):
-    """All options that decide the content of a data folder, besides its text.
-
-    Attributes:
-        kind: pair (sentencepiece), pairs (with language tokens), language, or moses.
-        languages: "de en"; empty for those of a table, or for all of a corpus.
-        joint: one dictionary, and one sentencepiece model, for both languages.
-        temperature: of the sample from which subwords of many pairs are learnt, see `allot`.
-        merges: number of byte-pair codes, learnt from both languages together.
-        clean_on: "words": the limits count Moses tokens, before pairs are held out; "subwords":
-            they count subwords, of train and valid.
-        hold_out: every Nth training pair of a Moses folder becomes validation text.
-    """
-
-    kind: str = "pair"
-    languages: str = ""
-    joint: bool = True
-    temperature: float = 5.0
-    merges: int = 10_000
-    clean_on: str = "words"
-    hold_out: int = 0
-
-    def __post_init__(self) -> None:
-        Limits.__post_init__(self)
-        SubwordOptions.__post_init__(self)
-        if not 1 <= self.temperature < float("inf"):
-            raise ValueError(f"--temperature is {self.temperature}; it must be at least 1")
-        if self.hold_out < 0 or self.hold_out == 1:
-            raise ValueError(f"--hold-out is {self.hold_out}; it must be 0, or at least 2")
-        if self.merges < 1:
-            raise ValueError(f"--merges is {self.merges}; it must be at least 1")
-
-    def options(self) -> dict[str, Any]:
-        """Return the options that have an effect on this kind of folder."""
-        names = {"kind", "languages", "min_words", "max_words"}
-        if self.kind != "language":
-            names.add("max_ratio")
-        if self.kind in ("pair", "moses"):
-            names.add("joint")
-        if self.kind == "pairs":
-            names.add("temperature")
-        if self.kind == "moses":
-            names |= {*_names(Tokenisation), "merges", "clean_on", "hold_out"}
-        else:
-            names |= {*_names(SubwordOptions), "drop_duplicates"}
-        return {name: getattr(self, name) for name in sorted(names)}
-
-    def text_name(self, row: Row) -> str:
-        """Return the name of a row's text, without the language."""
-        return f"{row.split}.{row.pair}" if self.kind == "pairs" else row.split
-
-
-def _names(options: type) -> list[str]:
-    return [field.name for field in dataclasses.fields(options)]
+def text_name(recipe: Recipe, row: Row) -> str:
+    """Return the name of a row's text, without the language."""
+    return f"{row.split}.{row.pair}" if recipe.kind == "pairs" else row.split
 
 
 class Text(NamedTuple):
@@ -134,19 +78,17 @@ def text_of(rows: Sequence[Row]) -> Text:
 
 
 @contextlib.contextmanager
-def claimed(out: Path) -> Iterator[Path]:
-    """Lock OUT and yield OUT.part; ValueError if another run is building it."""
+def claimed(out: Path) -> Iterator[None]:
+    """Lock OUT; ValueError if another run is building it."""
     lock = out.with_name(out.name + ".lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(lock))
         except BlockingIOError:
-            raise ValueError(
-                f"another run is building {out}; wait for it, or set OUT=FOLDER"
-            ) from None
+            raise ValueError(f"another run is building {out}: wait, or set OUT=FOLDER") from None
         stack.callback(lock.unlink, missing_ok=True)
-        yield out.with_name(out.name + ".part")
+        yield
 
 
 def read_out(out: Path) -> dict[str, Any]:
@@ -167,11 +109,11 @@ def is_complete(out: Path, recipe: Recipe, sources: Mapping[str, Any] | None = N
     record = read_out(out)
     if not record:
         return False
-    before, wanted = record["recipe"], recipe.options()
+    before = record["recipe"]
     changes = [
-        f"{name} was {before.get(name)!r}, now {wanted.get(name)!r}"
-        for name in sorted(before.keys() | wanted.keys())
-        if before.get(name) != wanted.get(name)
+        f"{name} was {before[name]!r}, now {value!r}"
+        for name, value in recipe.options().items()
+        if before.get(name, value) != value
     ]
     if sources is not None:
         changes += _changed_sources(record["sources"], sources)
@@ -185,12 +127,15 @@ def is_complete(out: Path, recipe: Recipe, sources: Mapping[str, Any] | None = N
 
 
 def _changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    changes = [f"{name} is left out" for name in sorted(before.keys() - now.keys())]
-    changes += [f"{name} is new" for name in sorted(now.keys() - before.keys())]
-    same = sorted(before.keys() & now.keys())
-    return changes + [
-        f"{name} changed" for name in same if before[name]["sha256"] != now[name]["sha256"]
-    ]
+    changes = []
+    for name in sorted(before.keys() | now.keys()):
+        if name not in now:
+            changes.append(f"{name} is left out")
+        elif name not in before:
+            changes.append(f"{name} is new")
+        elif before[name]["sha256"] != now[name]["sha256"]:
+            changes.append(f"{name} changed")
+    return changes
 
 
 def identify(files: Mapping[str, Path], record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -249,7 +194,7 @@ def build(recipe: Recipe, text: Text, out: Path, workers: int, force: bool = Fal
     }
     write_record(part / "corpus.json", record)
     put_folder_in_place(part, out)
-    say(f"built {out}: {_summary(record)}")
+    say(f"built {out}: {record['vocab_size']:,} {record['subwords']} subwords")
 
 
 def _read_part(part: Path) -> dict[str, Any]:
@@ -314,7 +259,7 @@ class _Pipeline:
             raise ValueError("both VALID and HOLD_OUT are set; choose one")
         cleaning: dict[str, dict[str, Any]] = {}
         for row in self.rows:
-            cleaning |= self.step(f"clean {recipe.text_name(row)}", partial(self._clean, row))
+            cleaning |= self.step(f"clean {text_name(recipe, row)}", partial(self._clean, row))
         learnt = self.step("learn subwords", partial(self._learn, cleaning))
         if recipe.kind == "moses":
             for row in self.all_rows:
@@ -323,7 +268,7 @@ class _Pipeline:
             learnt |= self.step("write dictionaries", self._write_dictionaries)
         counts = {}
         for row in self.all_rows:
-            name = recipe.text_name(row)
+            name = text_name(recipe, row)
             counts[name] = self.step(f"binarise {name}", partial(self._binarise, row))
         for folder in ("text", "tokenised"):  # subwords may be too long: these pairs remain
             for path in (self.part / "encoded" / folder).glob("*"):
@@ -359,23 +304,22 @@ class _Pipeline:
                     index += 1
                     remaining[target] += 1
                     _write(pair, files[target])
-        for target, count in remaining.items():
-            if count == 0:
-                reasons = ", ".join(f"{n} {reason}" for reason, n in dropped.most_common())
-                texts = " and ".join(map(str, sides))
-                raise ValueError(
-                    f"no line of {texts} is left for {target.split} ({reasons or 'too few lines'});"
-                    " provide more text, or widen the limits"
-                )
+        if not all(remaining.values()):
+            reasons = ", ".join(f"{n} {reason}" for reason, n in dropped.most_common())
+            raise ValueError(
+                f"no line of {' and '.join(map(str, sides))} is left for"
+                f" {' or '.join(target.split for target, count in remaining.items() if not count)}"
+                f" ({reasons or 'too few lines'}); provide more text, or widen the limits"
+            )
         counts: dict[str, Any] = {"read": read, "kept": remaining[row], "dropped": dict(dropped)}
-        result = {recipe.text_name(row): counts}
+        result = {text_name(recipe, row): counts}
         if held:
-            result[recipe.text_name(held)] = {"kept": remaining[held], "held_out_of": "train"}
+            result[text_name(recipe, held)] = {"kept": remaining[held], "held_out_of": "train"}
         return result
 
     def _open(self, stack: ExitStack, row: Row, folders: Sequence[str]) -> list[Any]:
         names = [
-            self.part / folder / f"{self.recipe.text_name(row)}.{language}"
+            self.part / folder / f"{text_name(self.recipe, row)}.{language}"
             for folder in folders
             for language in row.languages
         ]
@@ -395,7 +339,7 @@ class _Pipeline:
 
     def _train_files(self, folder: str, language: str) -> list[Path]:
         return [
-            self.part / folder / f"{self.recipe.text_name(row)}.{language}"
+            self.part / folder / f"{text_name(self.recipe, row)}.{language}"
             for row in self.rows
             if row.split == "train" and language in row.languages
         ]
@@ -410,54 +354,47 @@ class _Pipeline:
             codes = moses.learn_codes(dict(words), recipe.merges, self.part / "bpe.codes")
             few = "" if codes == recipe.merges else f", not {recipe.merges:,}: no pair occurs twice"
             say(f"{codes:,} byte-pair codes of {len(words):,} words{few}")
-            return {}
-        if recipe.kind == "pairs":
-            return self._learn_from_sample(cleaning)
-        if recipe.kind == "language" or recipe.joint:
+        elif recipe.kind == "pairs":
+            kept = {
+                self.part / "text" / f"{name}.{language}": int(counts["kept"])
+                for name, counts in cleaning.items()
+                for language in self.languages
+            }
+            lines = {
+                language: sum(kept[path] for path in self._train_files("text", language))
+                for language in sorted(self.languages)
+            }
+            taken = subwords.allot(lines, recipe.sample, recipe.temperature)
+            say(f"{sum(taken.values()):,} of {sum(lines.values()):,} lines")
+            self._learn_model("spm", self.languages, self._sample(lines, taken))
+            return {"sample": taken}
+        elif recipe.kind == "language" or recipe.joint:
             self._learn_model("spm", self.languages)
         else:
             for language in self.languages:
                 self._learn_model(f"spm.{language}", [language])
         return {}
 
-    def _learn_model(self, name: str, languages: Sequence[str], sample: Path | None = None) -> None:
+    def _sample(self, lines: Mapping[str, int], taken: Mapping[str, int]) -> Iterator[str]:
+        """Yield `taken` of the `lines` of training text of each language."""
+        for language, total in lines.items():
+            texts = map(read_lines, self._train_files("text", language))
+            yield from subwords.spread(chain.from_iterable(texts), taken[language], total)
+
+    def _learn_model(
+        self, name: str, languages: Sequence[str], sample: Iterator[str] | None = None
+    ) -> None:
         """Train one sentencepiece model, and write the dictionaries that follow from it."""
         files = [path for code in languages for path in self._train_files("text", code)]
-        subwords.train_model([sample] if sample else files, self.part / name, self.recipe)
+        subwords.train_model(files, self.part / name, self.recipe, sample)
         model = subwords.load_model(self.part / f"{name}.model")
         names = [f"dict.{code}.txt" for code in languages]
         for dictionary in names if self.recipe.kind == "pair" else ["dict.txt"]:
             subwords.write_dictionary(model, self.part / dictionary)
 
-    def _learn_from_sample(self, cleaning: Mapping[str, Any]) -> dict[str, Any]:
-        """Train the model of many pairs on a sample of each language's training text."""
-        files: dict[str, list[tuple[Path, int]]] = {}
-        for row in self.rows:
-            if row.split == "train":
-                for language in row.languages:
-                    name = self.recipe.text_name(row)
-                    side = self.part / "text" / f"{name}.{language}", int(cleaning[name]["kept"])
-                    files.setdefault(language, []).append(side)
-        lines = {name: sum(kept for _, kept in sides) for name, sides in sorted(files.items())}
-        taken = subwords.allot(lines, self.recipe.sample, self.recipe.temperature)
-        say(f"{sum(taken.values()):,} of {sum(lines.values()):,} lines in {len(lines)} languages")
-        sample = self.part / "sample.txt"
-        with sample.open("w", encoding="utf-8", newline="\n") as stream:
-            for language, sides in sorted(files.items()):
-                start = 0
-                for path, kept in sides:
-                    for line in subwords.spread(
-                        read_lines(path), start, taken[language], lines[language]
-                    ):
-                        stream.write(line + "\n")
-                    start += kept
-        self._learn_model("spm", self.languages, sample)
-        sample.unlink()
-        return {"sample": taken}
-
     def _encode(self, row: Row, cleaned: Mapping[str, Any]) -> dict[str, Any]:
         """Write the subwords of a Moses row, and the text and tokens of the remaining pairs."""
-        is_limited = self.recipe.clean_on == "subwords" and row.split in ("train", "valid")
+        is_limited = self.recipe.limits_subwords and row.split in ("train", "valid")
         forms = [
             self.part / folder / f"{row.split}.{language}"
             for folder in ("text", "tokenised")
@@ -495,7 +432,7 @@ class _Pipeline:
                 if self.recipe.kind == "language"
                 else f"{row.split}.{row.pair}.{language}"
             )
-            text = f"{self.recipe.text_name(row)}.{language}"
+            text = f"{text_name(self.recipe, row)}.{language}"
             if self.recipe.kind == "moses":
                 folder, vocabulary = "encoded", self.part / f"dict.{language}.txt"
             else:
@@ -513,7 +450,7 @@ class _Pipeline:
         record: dict[str, Any] = {"subwords": recipe.subwords, "vocab_size": recipe.vocab_size}
         lines: dict[str, Any] = {}
         for row in self.all_rows:
-            kept = cleaning[recipe.text_name(row)]["kept"]
+            kept = cleaning[text_name(recipe, row)]["kept"]
             if recipe.kind == "pairs":
                 lines.setdefault(row.split, {})[row.pair] = kept
             else:
@@ -547,19 +484,16 @@ def _clean_chunk(chunk: Chunk, paths: Sequence[Path], row: Row, recipe: Recipe) 
     dropped: Counter[str] = Counter()
     pairs = []
     train = row.split == "train"
-    # as in fairseq's recipes: one is only for training text, the other only for the rest
-    how = dataclasses.replace(
-        recipe,
-        apostrophes=recipe.apostrophes and not train,
-        punctuation=recipe.punctuation and train,
-    )
     for text in chunk.decode(paths):
         reason = None
         lines: tuple[str, ...]
         if recipe.kind == "moses":
             lines = tuple(line.replace("\r", " ") for line in text)
-            tokens = [moses.tokenise(*side, how) for side in zip(text, row.languages, strict=True)]
-            if train and recipe.clean_on == "words":
+            tokens = [
+                moses.tokenise(*side, recipe, train)
+                for side in zip(text, row.languages, strict=True)
+            ]
+            if train and not recipe.limits_subwords:
                 reason = moses.why_dropped(tokens[0], tokens[1], recipe)
             lines += tuple(tokens)
         elif train:
@@ -593,7 +527,7 @@ def _is_repeated(pair: tuple[str, ...], seen: set[bytes]) -> bool:
 
 
 def _encode_chunk(
-    chunk: Chunk, paths: Sequence[Path], codes: Path, limits: Limits | None
+    chunk: Chunk, paths: Sequence[Path], codes: Path, limits: Recipe | None
 ) -> _Cleaned:
     """Encode the tokens of a chunk; drop pairs whose subwords exceed the limits."""
     dropped: Counter[str] = Counter()
@@ -614,10 +548,3 @@ def folder_digests(folder: Path) -> dict[str, str | None]:
     names = [str(path.relative_to(folder)) for path in paths if path.name != "corpus.json"]
     with ThreadPoolExecutor() as pool:
         return dict(zip(names, pool.map(sha256, map(folder.joinpath, names)), strict=True))
-
-
-def _summary(record: Mapping[str, Any]) -> str:
-    counts = record["lines"].items()
-    lines = {split: sum(n.values()) if isinstance(n, dict) else n for split, n in counts}
-    text = ", ".join(f"{count:,} {split}" for split, count in lines.items())
-    return f"{text} lines; {record['vocab_size']:,} {record['subwords']} subwords"

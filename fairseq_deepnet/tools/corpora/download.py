@@ -1,8 +1,8 @@
-"""Download a corpus: resumed, several files at a time, from several addresses, verified.
+"""Resumable downloads of corpora from several addresses, verified by size and checksum.
 
-A file is named FILE.part until it is complete and right. It is right if its size and checksum are
-those that somebody published (published.py names who); where nobody did, if a gzip file is whole.
-Then the first download is trusted, and its SHA-256 is kept in checksums.json.
+A file is named FILE.part until it is complete and right. Its size and checksum are those that
+somebody published (published.yaml names who). For other files, the first download is trusted if a
+gzip file is readable to its end, and its SHA-256 is stored in checksums.json.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ import urllib.request
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from tqdm import tqdm
 
 from fairseq_deepnet.files import ROOT, locked, put_in_place, write_json
-from fairseq_deepnet.records import read_record
+from fairseq_deepnet.records import read_record, sha256
 from fairseq_deepnet.tools.corpora.published import CORPORA, File
 
 RECORDS: Final = "checksums.json"
@@ -43,27 +44,19 @@ def _log(text: str) -> None:
     tqdm.write(f"[download] {text}", file=sys.stderr)
 
 
-def checksum(path: Path, kind: str) -> str:
-    """Return the hexadecimal SHA-256 or MD5 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(
-            stream, lambda: hashlib.new(kind, usedforsecurity=False)
-        ).hexdigest()
-
-
 def judge(file: File, path: Path, recorded: str | None) -> str:
-    """Return the SHA-256 of the file at `path`; ValueError with what is wrong with it.
+    """Return the SHA-256 of the file at `path`; ValueError for a wrong one.
 
     Args:
-        file: what was published about it.
-        path: where it is, perhaps under another name.
-        recorded: its SHA-256 in checksums.json.
+        recorded: SHA-256 in checksums.json.
     """
-    size, sha256 = path.stat().st_size, checksum(path, "sha256")
+    size, digest = path.stat().st_size, str(sha256(path))
     record = f"of an earlier download; remove its line in {path.parent / RECORDS} to accept it"
-    checksums = [(recorded, sha256, record), (file.sha256, sha256, file.published)]
+    checksums = [(recorded, digest, record), (file.sha256, digest, file.published)]
     if file.md5:
-        checksums.append((file.md5, checksum(path, "md5"), file.published))
+        with path.open("rb") as stream:
+            md5 = hashlib.file_digest(stream, partial(hashlib.md5, usedforsecurity=False))
+        checksums.append((file.md5, md5.hexdigest(), file.published))
     if file.size not in (None, size):
         raise ValueError(f"it has {size:,} bytes instead of {file.size:,}")
     for expected, actual, source in checksums:
@@ -80,7 +73,7 @@ def judge(file: File, path: Path, recorded: str | None) -> str:
                     pass
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(f"it is not a complete gzip file ({error})") from error
-    return sha256
+    return digest
 
 
 def _request(url: str, begun: int, tag: str) -> Any:
@@ -119,23 +112,16 @@ def _transfer(url: str, part: BinaryIO, name: str, notes: Path) -> None:
         write_json(notes, {"url": url, "tag": tag})
         length = response.headers.get("Content-Length")
         total = begun + int(length) if length else None
+        pause = 0.1 if sys.stderr.isatty() else 10
         with tqdm(
-            desc=name,
-            initial=begun,
-            total=total,
-            unit="B",
-            unit_scale=True,
-            leave=False,
-            mininterval=0.1 if sys.stderr.isatty() else 10,
+            desc=name, initial=begun, total=total, unit="B", leave=False, mininterval=pause
         ) as bar:
-            done = begun
             while block := response.read1(1 << 18):
                 part.write(block)
                 part.flush()
-                done += len(block)
                 bar.update(len(block))
-        if total is not None and done != total:
-            raise OSError(f"the connection ended after {done:,} of {total:,} bytes")
+        if total is not None and part.tell() != total:
+            raise OSError(f"the connection ended after {part.tell():,} of {total:,} bytes")
 
 
 def _download_from(url: str, file: File, part: BinaryIO, notes: Path) -> None:
@@ -146,81 +132,79 @@ def _download_from(url: str, file: File, part: BinaryIO, notes: Path) -> None:
         try:
             _transfer(url, part, file.name, notes)
             return
-        except urllib.error.HTTPError as error:
-            if error.code < 500 and error.code not in (408, 429):
-                raise
-            cause: Exception = error
         except (OSError, http.client.HTTPException) as error:
-            cause = error
-        fruitless = 0 if part.seek(0, os.SEEK_END) > before else fruitless + 1
-        unreachable = isinstance(cause, urllib.error.URLError)
-        unreachable = unreachable and not isinstance(cause, urllib.error.HTTPError)
-        if fruitless >= (2 if unreachable and not before else TRIES):
-            raise cause
+            status = getattr(error, "code", None)
+            if status and status < 500 and status not in (408, 429):
+                raise
+            fruitless = 0 if part.seek(0, os.SEEK_END) > before else fruitless + 1
+            unreachable = isinstance(error, urllib.error.URLError) and not status
+            if fruitless >= (2 if unreachable and not before else TRIES):
+                raise
         time.sleep(pause)
         pause = min(2 * pause, 60.0)
 
 
+def _download(
+    file: File, urls: Sequence[str], part: BinaryIO, place: Path, recorded: str | None
+) -> str:
+    """Fill `part`, the file `place`, from the first address with the right file.
+
+    Returns its SHA-256. Raises ValueError with the cause for each address.
+    """
+    causes = []
+    notes = place.with_name(f"{place.name}.json")
+    for url in urls:
+        try:
+            while True:
+                resumed = part.seek(0, os.SEEK_END) > 0
+                _download_from(url, file, part, notes)
+                try:
+                    return judge(file, place, recorded)
+                except ValueError:  # of a resumed file, both parts may be right
+                    part.truncate(0)
+                    if not resumed:
+                        raise
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            if getattr(error, "filename", None) and not isinstance(error, urllib.error.URLError):
+                raise  # an error of the disk
+            causes.append(f"{url}: {getattr(error, 'reason', None) or error}")
+            _log(f"{file.name}: {causes[-1]}")
+    raise ValueError("; ".join(causes))
+
+
 def obtain(corpus: str, file: File, folder: Path) -> Path:
-    """Return the path of a file that is there and right; download it if needed.
+    """Return the path of a correct file after downloading it if it does not exist.
 
     Raises ValueError with the cause for each address.
     """
-    path, notes = folder / file.name, folder / f"{file.name}.part.json"
+    path, part_path = folder / file.name, folder / f"{file.name}.part"
     record = folder / RECORDS
     recorded = read_record(record).get(file.name) if record.is_file() else None
     if path.is_file():
         try:
-            sha256 = judge(file, path, recorded)
+            digest = judge(file, path, recorded)
         except ValueError as error:
             raise ValueError(f"{path} is there, but {error}; remove it") from error
     else:
-        causes = []
-        sha256 = ""
         mirror = os.environ.get("DEEPNET_MIRROR", "").split()
         urls = [f"{place.rstrip('/')}/{corpus}/{file.name}" for place in mirror] or file.urls
-        part_path = folder / f"{file.name}.part"
         try:
             with locked(part_path) as part:
-                for url in urls:
-                    try:
-                        for attempt in ("resumed", "fresh"):
-                            resumed = part.seek(0, os.SEEK_END) > 0
-                            _download_from(url, file, part, notes)
-                            try:
-                                sha256 = judge(file, part_path, recorded)
-                                break
-                            except ValueError:
-                                part.truncate(0)
-                                if attempt == "fresh" or not resumed:
-                                    raise
-                        break
-                    except (OSError, ValueError, http.client.HTTPException) as error:
-                        of_disk = isinstance(error, OSError) and error.filename is not None
-                        if of_disk and not isinstance(error, urllib.error.URLError):
-                            raise
-                        cause = getattr(error, "reason", None) or error
-                        causes.append(f"{url}: {cause}")
-                        _log(f"{file.name}: {causes[-1]}")
-                if sha256:
-                    os.fsync(part.fileno())
-                    put_in_place(part_path, path)
+                digest = _download(file, urls, part, part_path, recorded)
+                os.fsync(part.fileno())
+                put_in_place(part_path, path)
         except BlockingIOError:
-            raise ValueError(f"{file.name}: another download of it is at work") from None
-        if not sha256:
-            if part_path.is_file() and not part_path.stat().st_size:
-                part_path.unlink()
-            raise ValueError("; ".join(causes))
-        notes.unlink(missing_ok=True)
-        _log(f"{file.name}: {path.stat().st_size:,} bytes, SHA-256 {sha256[:12]}...")
+            raise ValueError(f"{file.name}: another process is downloading it") from None
+        part_path.with_name(f"{part_path.name}.json").unlink(missing_ok=True)
+        _log(f"{file.name}: {path.stat().st_size:,} bytes, SHA-256 {digest[:12]}...")
     with _records_lock:
         records = read_record(record) if record.is_file() else {}
-        if records.get(file.name) != sha256:
-            write_json(record, dict(sorted((records | {file.name: sha256}).items())))
+        if records.get(file.name) != digest:
+            write_json(record, dict(sorted((records | {file.name: digest}).items())))
     return path
 
 
-def fetch(corpus: str, folder: Path, languages: Sequence[str] = (), jobs: int = 4) -> list[Path]:
+def fetch(corpus: str, folder: Path, languages: Sequence[str] = ()) -> list[Path]:
     """Download a corpus, or its files of some languages, and return their paths.
 
     Raises ValueError that names every file that could not be downloaded.
@@ -228,7 +212,7 @@ def fetch(corpus: str, folder: Path, languages: Sequence[str] = (), jobs: int = 
     files = CORPORA[corpus].select(languages)
     folder.mkdir(parents=True, exist_ok=True)
     paths, failures = [], []
-    pool = ThreadPoolExecutor(jobs)
+    pool = ThreadPoolExecutor(4)
     try:
         futures = [pool.submit(obtain, corpus, file, folder) for file in files]
         for file, future in zip(files, futures, strict=True):
@@ -258,7 +242,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("corpus", choices=CORPORA, metavar="CORPUS", help="one of those below")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="data/downloads/CORPUS")
-    parser.add_argument("--jobs", type=int, default=4, metavar="N", help="files at a time (4)")
     parser.add_argument(
         "--languages", nargs="+", default=[], metavar="CODE", help="only the files of these"
     )
@@ -267,12 +250,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Download, and print the paths."""
-    if args.jobs < 1:
-        raise ValueError(f"--jobs is {args.jobs}; it must be at least 1")
     folder = args.out or ROOT / "data" / "downloads" / args.corpus
     if args.dry_run:
         for file in CORPORA[args.corpus].select(args.languages):
             print(f"would download {' or '.join(file.urls)} to {folder / file.name}")
         return 0
-    print(*fetch(args.corpus, folder, args.languages, args.jobs), sep="\n")
+    print(*fetch(args.corpus, folder, args.languages), sep="\n")
     return 0

@@ -1,7 +1,7 @@
-"""A data folder, as scripts/preprocess*.sh make it: what is in it, and how its subwords read.
+"""Reader of a data folder: its record, its files, and its subwords.
 
-A folder holds one language pair, many pairs that share one dictionary and differ by
-language tokens, or text of one language. data/README.md shows the layouts.
+A folder contains one language pair, many pairs that share one dictionary and differ by language
+tokens, or text of one language. data/README.md shows the layouts.
 """
 
 from __future__ import annotations
@@ -30,18 +30,12 @@ SPM_HELP = (
 )
 
 _LANGUAGE = re.compile(r"[^\W_][\w.@-]*")
-"""It becomes part of file names and of command lines: no folder, no option."""
+"""Pattern of a language code, which becomes part of file names and of command lines."""
 _REMEDY = "copy it again, or create the folder again"
-_KEYS: dict[str, Keys] = {
-    "directions": {"directions": dict, "languages": list},
-    "language": {"language": str},
-    "source": {"source": str, "target": str},
-}
-"""What a record must hold, by the key that only this kind of folder has."""
 
 
 class Direction(NamedTuple):
-    """From which language into which."""
+    """Source and target language."""
 
     source: str
     target: str
@@ -56,7 +50,7 @@ class Direction(NamedTuple):
 
     @property
     def pair(self) -> str:
-        """The name that both directions of a pair share in a folder of many pairs."""
+        """Return the name of both directions of a pair in a folder of many pairs."""
         return "-".join(sorted(self))
 
     def __str__(self) -> str:
@@ -75,7 +69,7 @@ class DataFolder:
 
     @classmethod
     def open(cls, path: Path) -> DataFolder:
-        """Read a folder's record; FileNotFoundError where there is none, so nothing complete."""
+        """Read the record of a complete folder; FileNotFoundError if there is none."""
         manifest = path / "corpus.json"
         if not path.is_dir():
             raise FileNotFoundError(
@@ -89,11 +83,12 @@ class DataFolder:
                 " data written by fairseq-preprocess give its sentencepiece model: --spm FILE"
             )
         record = read_record(manifest, remedy=_REMEDY)
-        required = next((keys for key, keys in _KEYS.items() if key in record), None)
-        if required is None:
-            raise ValueError(f"{manifest} is not the record of a data folder; create it again")
-        fault = fault_of(record, required)
-        if fault:
+        required: Keys = {"source": str, "target": str}
+        if "directions" in record:
+            required = {"directions": dict, "languages": list}
+        elif "language" in record:
+            required = {"language": str}
+        if fault := fault_of(record, required):
             raise ValueError(f"{manifest} is damaged: {fault}; {_REMEDY}")
         folder = cls(path, record)
         for language in folder.languages:
@@ -102,14 +97,11 @@ class DataFolder:
         return folder
 
     def refuse_changed(self, names: Iterable[str]) -> None:
-        """Raise ValueError where one of these files is not as it was when the folder was made.
-
-        A folder that was made before digests were recorded is taken as it is.
-        """
+        """Raise ValueError for the first of these files that has changed since preprocessing."""
         refuse_changed(self.path, self.record.get("files"), names, self.path / "corpus.json")
 
     def model_files(self) -> list[str]:
-        """Return the files that decide how raw text goes into a model and comes out again."""
+        """Return the subword models, dictionaries and tokens that a trained model depends on."""
         models = {self.subword_model(language).name for language in self.languages}
         dictionaries = {path.name for path in self.path.glob("dict*.txt")}
         recorded = {name for name in self.record.get("files") or () if name.startswith("dict.")}
@@ -118,17 +110,17 @@ class DataFolder:
 
     @property
     def is_multilingual(self) -> bool:
-        """Whether it holds many pairs with language tokens."""
+        """Return True for many pairs with language tokens."""
         return "directions" in self.record
 
     @property
     def is_monolingual(self) -> bool:
-        """Whether it holds text of one language, for language models."""
+        """Return True for text of one language, for language models."""
         return "language" in self.record
 
     @property
     def languages(self) -> list[str]:
-        """Every language in it; of many pairs in the order of their tokens."""
+        """Return all languages; those of many pairs in the order of their tokens."""
         if self.is_multilingual:
             return list(self.record["languages"])
         if self.is_monolingual:
@@ -136,14 +128,14 @@ class DataFolder:
         return [self.record["source"], self.record["target"]]
 
     def directions(self, split: str) -> list[Direction]:
-        """Return the directions that a split has text of; empty where there is no such split."""
+        """Return the directions of a split; empty if there is no such split."""
         if self.is_monolingual:
             return []
         if self.is_multilingual:
             return [Direction.parse(name) for name in self.record["directions"].get(split, [])]
-        only = Direction(self.record["source"], self.record["target"])
-        there = split == "train" or self.text(split, only, only.target).is_file()
-        return [only] if there else []
+        direction = Direction(self.record["source"], self.record["target"])
+        exists = split == "train" or self.text(split, direction, direction.target).is_file()
+        return [direction] if exists else []
 
     def text(self, split: str, direction: Direction, language: str) -> Path:
         """Return the raw text of one side."""
@@ -152,25 +144,25 @@ class DataFolder:
 
     @property
     def is_moses(self) -> bool:
-        """Whether its subwords are byte-pair codes of Moses tokens, not sentencepiece."""
+        """Return True for byte-pair codes of Moses tokens instead of sentencepiece."""
         return self.record.get("tokenisation") == "moses"
 
     @property
     def is_lowercase(self) -> bool:
-        """Whether models learn lower case only."""
+        """Return True if all text is in lower case."""
         return bool(self.record.get("lowercase", False))
 
     def tokenised(self, split: str, language: str) -> Path:
-        """Return the tokens of one side, where `is_moses`."""
+        """Return the Moses tokens of one side."""
         return self.path / "tokenised" / f"{split}.{language}"
 
     def binarised_source(self, split: str) -> list[Path]:
-        """Return the two files of the source side of a split of one pair, as fairseq reads it."""
+        """Return fairseq's .bin and .idx of the source side of a split of one pair."""
         source, target = self.languages
         return [self.path / f"{split}.{source}-{target}.{source}.{end}" for end in ("bin", "idx")]
 
     def subwords(self, split: str) -> list[str]:
-        """Return the subwords of the source side of a split of one pair, as it was binarised."""
+        """Return the subwords of the source side of a split of one pair, from fairseq's files."""
         from fairseq.data import Dictionary, data_utils  # loads torch
 
         words = Dictionary.load(str(self.path / f"dict.{self.languages[0]}.txt"))
@@ -178,7 +170,7 @@ class DataFolder:
         return [words.string(line) for line in data_utils.load_indexed_dataset(prefix, words)]
 
     def subword_model(self, language: str) -> Path:
-        """Return a language's sentencepiece model, own or joint; byte-pair codes if `is_moses`."""
+        """Return the sentencepiece model of a language, own or joint, or the byte-pair codes."""
         if self.is_moses:
             return self.path / "bpe.codes"
         own = self.path / f"spm.{language}.model"
@@ -196,7 +188,7 @@ class DataFolder:
         return encode_lines(self._loaded(language), lines, 1)
 
     def _loaded(self, language: str) -> sentencepiece.SentencePieceProcessor:
-        """Return the subword model of a language, read once: thousands of directions share it."""
+        """Return the subword model of a language, which many directions share."""
         path = self.subword_model(language)
         if path not in self._models:
             self._models[path] = load_model(path)
@@ -206,33 +198,32 @@ class DataFolder:
         """Return the lines of a split, by pair in a folder of many; ValueError if not recorded."""
         counts = self.record.get("lines") or {}
         if split not in counts:
-            known = ", ".join(counts) or "none"
             raise ValueError(
-                f"{self.path / 'corpus.json'} counts no lines of {split}; it has {known}"
+                f"{self.path / 'corpus.json'} counts no lines of {split}; it has"
+                f" {', '.join(counts) or 'none'}"
             )
         return counts[split]
 
     def task_options(self, pairs: str = "") -> dict[str, str]:
         """Return the options of fairseq's task that this folder needs, by name.
 
-        `pairs`: what of many is to be trained, de-en,en-de; all if empty. ValueError for a
-        direction without training text.
+        Raises ValueError for a direction without training text.
+
+        Args:
+            pairs: directions of many to train, as in "de-en,en-de"; all if empty.
         """
         if self.is_monolingual:
             return {}
         if not self.is_multilingual:
-            return {
-                "source-lang": self.record["source"],
-                "target-lang": self.record["target"],
-            }
+            return {"source-lang": self.record["source"], "target-lang": self.record["target"]}
         chosen = [*map(Direction.parse, filter(None, pairs.split(",")))] or self.directions("train")
         lines = self.lines("train")
         missing = [str(direction) for direction in chosen if direction.pair not in lines]
         if missing:
             raise ValueError(f"{self.path} has no training text of {', '.join(missing)}")
+        dictionary = str((self.path / "dict.txt").resolve())
         return {
-            "source-dict": str((self.path / "dict.txt").resolve()),
-            "target-dict": str((self.path / "dict.txt").resolve()),
+            **dict.fromkeys(("source-dict", "target-dict"), dictionary),
             "lang-dict": str((self.path / "languages.txt").resolve()),
             "lang-pairs": ",".join(map(str, chosen)),
             # otherwise an epoch of temperature sampling is up to 1.5 times the data
@@ -245,7 +236,7 @@ class BareFolder(DataFolder):
     """A data folder of one pair written by fairseq-preprocess, without a record.
 
     Args:
-        spm: the sentencepiece model of both languages; None if text is tokens already.
+        spm: sentencepiece model of both languages; None if text is tokens already.
     """
 
     spm: Path | None = None
@@ -261,7 +252,7 @@ class BareFolder(DataFolder):
 
     @classmethod
     def of_tokens(cls, folder: DataFolder) -> BareFolder:
-        """Return a folder of one pair as one whose text is subwords already."""
+        """Return a folder of one pair whose text is read as subwords."""
         source, target = folder.languages
         return cls(folder.path, {"source": source, "target": target})
 

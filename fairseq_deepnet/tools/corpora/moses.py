@@ -11,12 +11,11 @@ import io
 import re
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from fairseq_deepnet.tools.corpora.text import Limits
+from fairseq_deepnet.tools.corpora.text import Recipe
 
 JOINER = "@@"
 LONGEST_WORD = 1000
@@ -39,40 +38,30 @@ def _extra(module: str) -> Any:
         ) from error
 
 
-@dataclass(frozen=True)
-class Tokenisation:
-    """Options of the tokeniser.
-
-    `aggressive` splits at hyphens (`@-@`); `punctuation` first does what normalize-punctuation.perl
-    and remove-non-printing-char.perl do, to training text; `apostrophes` first replaces U+2019 by a
-    plain one, in valid and test sets, as fairseq's recipes do.
-    """
-
-    lowercase: bool = False
-    aggressive: bool = False
-    punctuation: bool = False
-    apostrophes: bool = False
-
-
 @cache
 def _tool(kind: str, language: str, **options: bool) -> Any:
     """Return a tool of sacremoses for a language, loaded once per process."""
     return getattr(_extra("sacremoses"), kind)(lang=language, **options)
 
 
-def tokenise(line: str, language: str, how: Tokenisation) -> str:
-    """Return the tokens of a line, separated by single spaces."""
-    if how.apostrophes:
+def tokenise(line: str, language: str, recipe: Recipe, train: bool = True) -> str:
+    """Return the tokens of a line, separated by single spaces.
+
+    As in fairseq's recipes, punctuation is normalised only in training text, and apostrophes only
+    in other text.
+    """
+    is_wmt = recipe.follows == "wmt14"
+    if recipe.follows and not train:
         line = line.replace("\u2019", "'")
-    if how.punctuation:
+    if is_wmt and train:  # normalize-punctuation.perl and remove-non-printing-char.perl
         line = _tool("MosesPunctNormalizer", language, perl_parity=True).normalize(line)
         line = "".join(" " if unicodedata.category(c)[0] == "C" else c for c in line)
     tokens = _tool("MosesTokenizer", language).tokenize(
-        line, aggressive_dash_splits=how.aggressive, return_str=True
+        line, aggressive_dash_splits=is_wmt, return_str=True
     )
     # the Perl tools trim what the tokeniser leaves after a final .'
     tokens = _FINAL_STOP.sub(" .", _SPACES.sub(" ", str(tokens)).strip())
-    return tokens.lower() if how.lowercase else tokens
+    return tokens.lower() if recipe.lowercase else tokens
 
 
 def detokenise(line: str, language: str) -> str:
@@ -91,17 +80,15 @@ def decode_line(line: str, language: str) -> str:
     return detokenise(remove_bpe(line), language)
 
 
-def why_dropped(source: str, target: str, limits: Limits) -> str | None:
+def why_dropped(source: str, target: str, recipe: Recipe) -> str | None:
     """Return why a pair of lines of tokens is dropped, or None, by clean-corpus-n.perl's rules."""
     sides = source.split(), target.split()
     counts = sorted(len(side) for side in sides)
     if counts[0] == 0:
         return "empty"
-    if counts[0] < limits.min_words:
-        return "too short"
-    if counts[1] > limits.max_words:
+    if counts[1] > recipe.max_words:
         return "too long"
-    if counts[1] / counts[0] > limits.max_ratio:
+    if counts[1] / counts[0] > recipe.max_ratio:
         return "length ratio"
     if any(len(word) > LONGEST_WORD for side in sides for word in side):
         return "long word"

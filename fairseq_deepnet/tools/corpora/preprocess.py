@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,6 @@ from fairseq_deepnet.errors import did_you_mean
 from fairseq_deepnet.files import ROOT
 from fairseq_deepnet.tools.corpora import download
 from fairseq_deepnet.tools.corpora.build import (
-    Recipe,
     Row,
     Text,
     build,
@@ -26,7 +26,7 @@ from fairseq_deepnet.tools.corpora.build import (
     text_of,
 )
 from fairseq_deepnet.tools.corpora.published import CORPORA, PUBLISHED, SAMPLE, Published
-from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.corpora.text import Recipe, read_lines
 from fairseq_deepnet.tools.devices import all_cores
 
 OWN: Final = {
@@ -53,19 +53,18 @@ HELP: Final = {
     "sample": "lines that subwords are learnt from, at most",
     "joint": "1: one model and dictionary for both languages, 0: one each",
     "temperature": "of the sample of many pairs; 1 keeps the proportions of the text",
-    "min_words": "training lines with fewer words (Moses: tokens) are dropped",
-    "max_words": "training lines with more words are dropped",
+    "max_words": "training lines with more words (Moses: tokens) are dropped",
     "max_ratio": "training pairs with a higher ratio of words are dropped",
     "drop_duplicates": "1: drop repeated training text",
     "lowercase": "1: lower case",
-    "aggressive": "1: split words at hyphens",
-    "punctuation": "1: normalise punctuation in training text",
-    "apostrophes": "1: plain apostrophes in valid and test",
     "merges": "number of byte-pair codes",
-    "clean_on": "words or subwords: what the limits of a Moses folder count",
     "hold_out": "every such training pair becomes validation text (0: none)",
 }
 """Options of a recipe."""
+_TEXT: Final = (
+    *("src", "tgt", "lang_code", "languages"),
+    *("raw", "train", "valid", "test", "table"),
+)
 _LANGUAGE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _SPLIT: Final = re.compile(r"train|valid|test[0-9]*|valid[0-9]+")
 
@@ -149,41 +148,39 @@ def read_recipe(args: argparse.Namespace) -> Recipe:
     """Return the recipe of the options; ValueError for one that has no effect or a bad value."""
     entry = PUBLISHED.get(args.recipe)
     recipe = entry.recipe if entry else OWN[args.recipe][1]
-    given = {name: getattr(args, name) for name in HELP if getattr(args, name) is not None}
-    valued = recipe.options()
-    for name, value in given.items():
-        if name not in valued:
+    if entry:
+        files = {"raw"}
+    else:
+        files = {"table"} if recipe.kind == "pairs" else {"train", "valid", "test"}
+    codes = {"pairs": ("languages",) if entry else (), "language": ("lang_code",)}
+    languages = codes.get(recipe.kind, ("src", "tgt"))
+    valued = recipe.options().keys() & HELP.keys()
+    for name in (*HELP, *_TEXT):
+        if getattr(args, name) not in (None, "") and name not in {*valued, *files, *languages}:
             raise ValueError(
                 f"--{name.replace('_', '-')} ({name.upper()}) has no effect on {args.recipe}: leave"
                 f" it out{did_you_mean(name, valued)}"
             )
+    changes = {name: getattr(args, name) for name in HELP if getattr(args, name) is not None}
+    for name, value in changes.items():
         if isinstance(getattr(recipe, name), bool):
-            given[name] = bool(value)
-    languages = _languages(args, entry)
-    return dataclasses.replace(recipe, **given, languages=" ".join(languages))
-
-
-def _languages(args: argparse.Namespace, entry: Published | None) -> list[str]:
-    """Return the languages of the options, or those of the recipe."""
-    recipe = entry.recipe if entry else OWN[args.recipe][1]
-    defaults = recipe.languages.split()
-    takes = {"pairs": ["languages"] if entry else [], "language": ["lang_code"]}
-    names = takes.get(recipe.kind, ["src", "tgt"])
-    for name in ("src", "tgt", "lang_code", "languages"):
-        if getattr(args, name) and name not in names:
-            option = name.replace("_", "-")
-            raise ValueError(f"--{option} ({name.upper()}) has no effect on {args.recipe}")
-    if names == ["languages"]:
-        return (args.languages or "").split() or defaults
-    found = [
-        getattr(args, name) or (defaults[place] if defaults else "")
-        for place, name in enumerate(names)
-    ]
-    for name, language in zip(names, found, strict=True):
-        if not language:
+            changes[name] = bool(value)
+    chosen = recipe.languages.split()
+    if languages == ("languages",):
+        chosen = (args.languages or "").split() or chosen
+    elif languages:
+        chosen = [
+            getattr(args, name) or default
+            for name, default in zip(languages, chosen or ("", ""), strict=False)
+        ]
+        if "" in chosen:
+            name = languages[chosen.index("")]
             raise ValueError(f"{name.upper()} (--{name.replace('_', '-')}) is not set; see --help")
-    _check_languages(found, "the options")
-    return found
+        _check_languages(chosen, "the options")
+    recipe = dataclasses.replace(recipe, **changes, languages=" ".join(chosen))
+    if entry:
+        entry.check(recipe)
+    return recipe
 
 
 def _own_rows(args: argparse.Namespace, recipe: Recipe) -> list[Row]:
@@ -211,26 +208,16 @@ def _published_text(entry: Published, recipe: Recipe, raw: Path | None) -> Text:
     else:
         if not raw.exists():
             raise ValueError(f"there is no archive or folder {raw}: set RAW (--raw)")
-        paths = (
-            [raw] if raw.is_file() else sorted(path for path in raw.rglob("*") if path.is_file())
-        )
-    place = raw
-    return Text(
-        {str(path.relative_to(place)) if path != place else path.name: path for path in paths},
-        lambda folder: entry.rows(recipe, place, folder),
-    )
+        paths = sorted(path for path in [raw, *raw.rglob("*")] if path.is_file())
+    top = raw.parent if raw.is_file() else raw
+    sources = {str(path.relative_to(top)): path for path in paths}
+    return Text(sources, partial(entry.rows, recipe, raw))
 
 
 def run(args: argparse.Namespace) -> int:
     """Build a data folder."""
     entry = PUBLISHED.get(args.recipe)
     recipe = read_recipe(args)
-    others = ("train", "valid", "test", "table") if entry else ("raw", "languages")
-    for name in others:
-        if getattr(args, name):
-            raise ValueError(f"--{name} ({name.upper()}) has no effect on {args.recipe}")
-    if entry:
-        entry.check(recipe)
     names = {"pair": "corpus.{}-{}", "language": "corpus_lm.{}", "moses": "corpus.tokenized.{}-{}"}
     name = entry.out if entry else names.get(args.recipe, "")
     out = args.out or ROOT / "data" / name.format(*recipe.languages.split())

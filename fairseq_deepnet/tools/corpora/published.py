@@ -22,9 +22,9 @@ from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import yaml
 
-from fairseq_deepnet.files import RESOURCES, say, whole, whole_folder
-from fairseq_deepnet.tools.corpora.build import Recipe, Row
-from fairseq_deepnet.tools.corpora.text import find_side, raw_lines, read_lines
+from fairseq_deepnet.files import RESOURCES, say, whole, whole_folder, write_text
+from fairseq_deepnet.tools.corpora.build import Row
+from fairseq_deepnet.tools.corpora.text import Recipe, find_side, raw_lines, read_lines
 from fairseq_deepnet.tools.languages import languages as all_languages
 
 _OPENERS: Final[dict[str, Any]] = {
@@ -250,19 +250,18 @@ def _archive_rows(corpus: str, recipe: Recipe, raw: Path, place: Path) -> list[R
 
 def _iwslt_held_out(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
     """Hold out every 23rd raw pair with text on both sides, as fairseq's recipe does."""
-    rows = _archive_rows("iwslt14", recipe, raw, place)
+    train, *tests = _archive_rows("iwslt14", recipe, raw, place)
     if not (place / "valid.en").is_file():
-        sides = [list(read_lines(place / f"train.{code}")) for code in ("de", "en")]
+        sides = [read_lines(place / f"train.{code}") for code in ("de", "en")]
         pairs = [pair for pair in zip(*sides, strict=True) if all(pair)]
         for side, code in enumerate(("de", "en")):
-            chosen = [pair[side] for number, pair in enumerate(pairs, 1) if number % 23]
-            _append(place / f"remaining.{code}", chosen)
-            _append(place / f"valid.{code}", [pair[side] for pair in pairs[22::23]])
-    return [
-        Row("train", rows[0].languages, str(place / "remaining")),
-        Row("valid", rows[0].languages, str(place / "valid")),
-        *rows[1:],
-    ]
+            lines = [f"{pair[side]}\n" for pair in pairs]
+            held_out = "".join(lines[22::23])
+            del lines[22::23]
+            write_text(place / f"remaining.{code}", "".join(lines))
+            write_text(place / f"valid.{code}", held_out)
+    valid = train._replace(split="valid", prefix=str(place / "valid"))
+    return [train._replace(prefix=str(place / "remaining")), valid, *tests]
 
 
 _MULTI30K: Final = {
@@ -363,17 +362,6 @@ def _opus100_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
     return sorted(rows, key=lambda row: (order.index(row.split), row.languages))
 
 
-def _sample_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
-    names = [f"{split}.{code}" for split in ("train", "valid", "test") for code in ("de", "en")]
-    if not place.is_dir():
-        with whole_folder(place) as folder, opened(raw) as files:
-            for member, content in files:
-                if (name := Path(member.name).name) in names:
-                    write(content, folder / name)
-    languages = tuple(recipe.languages.split())
-    return [Row(split, languages, str(place / split)) for split in ("train", "valid", "test")]
-
-
 class Published(NamedTuple):
     """A data folder that is built from a published corpus; see published.yaml.
 
@@ -413,7 +401,7 @@ _READERS: Final[dict[str, Callable[[Recipe, Path, Path], list[Row]]]] = {
     "wmt17": partial(_archive_rows, "wmt17"),
     "multi30k": _multi30k_rows,
     "opus100": _opus100_rows,
-    "sample": _sample_rows,
+    "sample": partial(_archive_rows, "sample"),
 }
 _DATA: Final = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 PUBLISHED: Final = {

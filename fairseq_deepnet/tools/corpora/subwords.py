@@ -10,16 +10,14 @@ import io
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import sentencepiece
 
 from fairseq_deepnet.files import whole, write_text
-from fairseq_deepnet.tools.corpora.text import normalise, raw_lines, read_lines
+from fairseq_deepnet.tools.corpora.text import Recipe, normalise, raw_lines, read_lines
 
-KINDS = ("bpe", "unigram")
 UNKNOWN = "<unk>"
 FAIRSEQ_SPECIALS = frozenset({"<s>", "<pad>", "</s>", UNKNOWN})
 # Results of unigram training depend on the number of threads, so it is no knob of the machine.
@@ -29,50 +27,18 @@ _ENDS = re.compile("[\r\n]")
 _MAX_LINE_BYTES = 16_384
 
 
-@dataclass(frozen=True)
-class SubwordOptions:
-    """Options of a sentencepiece model.
-
-    `subwords` is bpe or unigram; `sample` is the largest number of lines that training looks at,
-    always the same, evenly spread over longer text.
-    """
-
-    subwords: str = "bpe"
-    vocab_size: int = 8000
-    character_coverage: float = 1.0
-    byte_fallback: bool = False
-    sample: int = 2_000_000
-
-    def __post_init__(self) -> None:
-        if self.subwords not in KINDS:
-            raise ValueError(f"--subwords is {self.subwords!r}; choose from {', '.join(KINDS)}")
-        if not 4 <= self.vocab_size < 10**7:
-            raise ValueError(f"--vocab-size is {self.vocab_size}; it must be from 4 to 9,999,999")
-        if not 0.9 <= self.character_coverage <= 1:
-            raise ValueError(
-                f"--character-coverage is {self.character_coverage}; it must be from 0.9 to 1"
-            )
-        if self.sample <= 100:
-            raise ValueError(f"--sample is {self.sample}; sentencepiece needs more than 100 lines")
-
-
-def _explain(message: str, options: SubwordOptions) -> str:
+def _explain(message: str, recipe: Recipe) -> str:
     """Return cause and remedy of an error of sentencepiece."""
-    high = re.search(r"Vocabulary size too high \(\d+\)\..*<= (\d+)", message)
-    if high:
+    if high := re.search(r"Vocabulary size too high \(\d+\)\..*<= (\d+)", message):
         return (
-            f"a vocabulary of {options.vocab_size} is too large for this text: "
-            f"the largest possible is {high[1]}; set VOCAB_SIZE (--vocab-size), for a small corpus"
-            " far below it"
+            f"a vocabulary of {recipe.vocab_size} is too large for this text: the largest possible"
+            f" is {high[1]}; set VOCAB_SIZE (--vocab-size), for a small corpus far below it"
         )
-    if "!sentences_.empty()" in message:
-        return "there is no text to train subwords on; give files with at least one word"
-    low = re.search(r"smaller than required_chars\. (\d+) vs (\d+)", message)
-    if low:
+    if low := re.search(r"smaller than required_chars\. (\d+) vs (\d+)", message):
         return (
-            f"a vocabulary of {options.vocab_size} is too small: the characters alone need "
-            f"{low[2]}; set VOCAB_SIZE (--vocab-size) higher, or CHARACTER_COVERAGE below"
-            f" {options.character_coverage}"
+            f"a vocabulary of {recipe.vocab_size} is too small: the characters alone need"
+            f" {low[2]}; set VOCAB_SIZE (--vocab-size) higher, or CHARACTER_COVERAGE below"
+            f" {recipe.character_coverage}"
         )
     return f"sentencepiece cannot train on this text: {' '.join(message.split())}"
 
@@ -99,43 +65,48 @@ def allot(lines: dict[str, int], budget: int, temperature: float) -> dict[str, i
     return taken
 
 
-def spread(lines: Iterable[str], start: int, wanted: int, total: int) -> Iterator[str]:
-    """Yield `wanted` of `total` lines, evenly spread; `lines` are those from number `start` on."""
-    for number, line in enumerate(lines, start):
+def spread(lines: Iterable[str], wanted: int, total: int) -> Iterator[str]:
+    """Yield `wanted` of `total` lines, evenly spread."""
+    for number, line in enumerate(lines):
         if (number + 1) * wanted // total > number * wanted // total:
             yield line
 
 
-def train_model(files: Iterable[Path], prefix: Path, options: SubwordOptions) -> None:
+def train_model(
+    files: Iterable[Path], prefix: Path, recipe: Recipe, sample: Iterable[str] | None = None
+) -> None:
     """Train one model on all `files` together; write PREFIX.model and PREFIX.vocab.
 
-    Deterministic in the text and the options. Raises ValueError for a vocabulary size that the text
+    Deterministic in the text and the recipe. Raises ValueError for a vocabulary size that the text
     does not allow, naming the largest or smallest possible.
+
+    Args:
+        sample: lines to train on instead of `recipe.sample` lines, evenly spread over the files.
     """
     # Written from memory: into a file of its own naming, sentencepiece would also write its path.
     model = io.BytesIO()
     files = list(files)
-    text: Iterator[str] = (line for path in files for line in read_lines(path))
-    total = sum(1 for path in files for _ in raw_lines(path))
-    if total > options.sample:  # sentencepiece would draw other lines in every process
-        text = spread(text, 0, options.sample, total)
+    text: Iterable[str] = sample or (line for path in files for line in read_lines(path))
+    total = 0 if sample else sum(1 for path in files for _ in raw_lines(path))
+    if total > recipe.sample:  # sentencepiece would draw other lines in every process
+        text = spread(text, recipe.sample, total)
     lines = map(normalise, text)
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(line for line in lines if line),
             model_writer=model,
-            model_type=options.subwords,
-            vocab_size=options.vocab_size,
-            character_coverage=options.character_coverage,
-            byte_fallback=options.byte_fallback,
-            input_sentence_size=options.sample,
+            model_type=recipe.subwords,
+            vocab_size=recipe.vocab_size,
+            character_coverage=recipe.character_coverage,
+            byte_fallback=recipe.byte_fallback,
+            input_sentence_size=recipe.sample,
             shuffle_input_sentence=True,
             max_sentence_length=_MAX_LINE_BYTES,
             num_threads=_TRAINING_THREADS,
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise ValueError(_explain(str(error), options)) from error
+        raise ValueError(_explain(str(error), recipe)) from error
     with whole(Path(f"{prefix}.model")) as part:
         part.write_bytes(model.getvalue())
     trained = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())

@@ -1,15 +1,12 @@
-"""Lines of text files: read the way `wc -l` counts them, judged, shared out over processes.
+"""Recipes, and lines of text files: reading, cleaning, and work in several processes.
 
-A line ends at "\\n" and nowhere else. Python's own text mode also splits at a lone "\\r", and
-`str.splitlines` at U+2028, U+0085, "\\x0b" and others: with either of them the two sides of a
-corpus drift apart at the first such character. A line has a limit, as one of 150 MB took 3.9 GB of
-memory to clean; the longest of Multi30k, Tatoeba and Flores-101 has 2,750 bytes.
+A line ends only at "\\n". Python's text mode also splits at a lone "\\r", and `str.splitlines` at
+U+2028, U+0085, "\\x0b" and others. Either would misalign the two sides of a corpus.
 """
 
 from __future__ import annotations
 
 import gzip
-import itertools
 import multiprocessing
 import re
 import signal
@@ -20,17 +17,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple, TypeVar, cast
+from typing import Any, BinaryIO, Final, NamedTuple, TypeVar, cast
 
 from fairseq_deepnet.ended import end_with_parent
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-MAX_LINE: Final = 1 << 20
-"""Bytes of a line, with its end."""
 CHUNK: Final = 10_000
 """Lines that are worked on at once: a second of work or less, some megabytes."""
 
@@ -65,23 +60,13 @@ def find_side(prefix: str | Path, language: str) -> Path:
 def raw_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file, plain or .gz, as bytes with their ends.
 
-    Raises ValueError that names the file for damaged gzip, and for a line longer than MAX_LINE.
+    Raises ValueError for damaged gzip.
     """
-    number = 0
     try:
         with cast(BinaryIO, gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as stream:
-            while raw := stream.readline(MAX_LINE + 1):
-                number += 1
-                if len(raw) > MAX_LINE:
-                    raise ValueError(
-                        f"{path}, line {number}: longer than {MAX_LINE:,} bytes; give text with one"
-                        " sentence per line"
-                    )
-                yield raw
+            yield from stream
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(
-            f"{path}: not a complete gzip file (after line {number}): {error}; fetch it again"
-        ) from error
+        raise ValueError(f"{path}: not a complete gzip file ({error}); fetch it again") from error
 
 
 def decode(raw: bytes, path: Path, number: int, errors: str = "strict") -> str:
@@ -164,24 +149,77 @@ def normalise(line: str) -> str:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Limits of training lines: words per line, on either side, and their ratio.
+class Recipe:
+    """Options that decide the content of a data folder, besides its text.
 
-    Words are those of raw text, or the tokens of a recipe that has them.
+    Attributes:
+        kind: pair (sentencepiece), pairs (with language tokens), language, or moses.
+        languages: "de en"; empty for those of a table, or for all of a corpus.
+        joint: one dictionary, and one sentencepiece model, for both languages.
+        subwords: bpe or unigram, by sentencepiece.
+        sample: largest number of lines that subwords are learnt from, evenly spread over the text.
+        temperature: of the sample from which subwords of many pairs are learnt, see `allot`.
+        max_words: largest number of words of a training line; of tokens in a Moses folder.
+        max_ratio: largest ratio of words. In raw text, "Cvičí jógu." is "Elle est en train de
+            faire du yoga."
+        merges: number of byte-pair codes, learnt from both languages together.
+        hold_out: every Nth training pair of a Moses folder becomes validation text.
+        follows: details of a recipe of fairseq for Moses folders. "iwslt14" and "wmt14" replace
+            U+2019 by a plain apostrophe in valid and test. "wmt14" also splits at hyphens
+            (`@-@`), normalises the punctuation of training text, and applies the limits to
+            subwords, after pairs are held out.
     """
 
-    min_words: int = 1
+    kind: str = "pair"
+    languages: str = ""
+    joint: bool = True
+    subwords: str = "bpe"
+    vocab_size: int = 8000
+    character_coverage: float = 1.0
+    byte_fallback: bool = False
+    sample: int = 2_000_000
+    temperature: float = 5.0
     max_words: int = 250
-    max_ratio: float = 5.0  # raw words: "Cvičí jógu." is "Elle est en train de faire du yoga."
+    max_ratio: float = 5.0
     drop_duplicates: bool = False
+    lowercase: bool = False
+    merges: int = 10_000
+    hold_out: int = 0
+    follows: str = ""
 
     def __post_init__(self) -> None:
-        if self.min_words < 1:
-            raise ValueError(f"--min-words is {self.min_words}; it must be at least 1")
-        if self.max_words < self.min_words:
-            raise ValueError(f"--max-words is {self.max_words}, --min-words {self.min_words}")
-        if not self.max_ratio >= 1:
-            raise ValueError(f"--max-ratio is {self.max_ratio}; it must be at least 1")
+        for name, allowed, rule in (
+            ("subwords", self.subwords in ("bpe", "unigram"), "bpe or unigram"),
+            ("vocab_size", 4 <= self.vocab_size < 10**7, "from 4 to 9,999,999"),
+            ("character_coverage", 0.9 <= self.character_coverage <= 1, "from 0.9 to 1"),
+            ("sample", self.sample > 100, "more than 100 (lines)"),
+            ("temperature", 1 <= self.temperature < float("inf"), "at least 1"),
+            ("max_words", self.max_words >= 1, "at least 1"),
+            ("max_ratio", self.max_ratio >= 1, "at least 1"),
+            ("merges", self.merges >= 1, "at least 1"),
+            ("hold_out", self.hold_out == 0 or self.hold_out >= 2, "0, or at least 2"),
+        ):
+            if not allowed:
+                option = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{option} is {getattr(self, name)!r}; it must be {rule}")
+
+    @property
+    def limits_subwords(self) -> bool:
+        """Return True if the limits of a Moses folder count subwords instead of tokens."""
+        return self.follows == "wmt14"
+
+    def options(self) -> dict[str, Any]:
+        """Return the options that have an effect on this kind of folder."""
+        names = {"kind", "languages", "max_words"}
+        if self.kind == "moses":
+            names |= {"joint", "max_ratio", "lowercase", "merges", "hold_out", "follows"}
+        else:
+            names |= {"subwords", "vocab_size", "character_coverage", "byte_fallback", "sample"}
+            names |= {"drop_duplicates"}
+            names |= {"pair": {"joint", "max_ratio"}, "pairs": {"temperature", "max_ratio"}}.get(
+                self.kind, set()
+            )
+        return {name: getattr(self, name) for name in sorted(names)}
 
 
 def count_words(line: str) -> int:
@@ -189,16 +227,14 @@ def count_words(line: str) -> int:
     return len(_WORD.findall(line))
 
 
-def why_dropped(source: str, target: str, limits: Limits) -> str | None:
+def why_dropped(source: str, target: str, recipe: Recipe) -> str | None:
     """Return why a normalised training pair is dropped, or None if it stays."""
     if is_blank(source) or is_blank(target):
         return "empty"
     shorter, longer = sorted((count_words(source), count_words(target)))
-    if shorter < limits.min_words:
-        return "too short"
-    if longer > limits.max_words:
+    if longer > recipe.max_words:
         return "too long"
-    if longer > limits.max_ratio * shorter:
+    if longer > recipe.max_ratio * shorter:
         return "length ratio"
     return None
 
@@ -214,9 +250,9 @@ def map_in_order(
     ValueError if a worker was killed.
     """
     iterator = iter(chunks)
-    first = list(itertools.islice(iterator, 2))
+    first = list(islice(iterator, 2))
     if workers <= 1 or len(first) < 2:
-        yield from map(function, itertools.chain(first, iterator))
+        yield from map(function, chain(first, iterator))
         return
     waiting: deque[Future[R]] = deque()
     # fork: a fresh interpreter would import the whole package once per worker
@@ -225,7 +261,7 @@ def map_in_order(
         workers, context, initializer=end_with_parent, initargs=(signal.SIGKILL,)
     )
     try:
-        for chunk in itertools.chain(first, iterator):
+        for chunk in chain(first, iterator):
             waiting.append(pool.submit(function, chunk))
             if len(waiting) >= workers * ahead:
                 yield waiting.popleft().result()
