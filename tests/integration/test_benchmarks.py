@@ -63,7 +63,7 @@ def test_training_speed_compares_systems_goes_on_without_one_and_keeps_every_num
     assert both[0][0]["parameters"] == both[1][0]["parameters"]
 
 
-ROWS = (slice(4), slice(4, 6), slice(6, None))
+ROWS = (slice(4), slice(4, 15), slice(15, 17), slice(17, None))
 
 
 @pytest.mark.slow
@@ -75,8 +75,9 @@ def test_gpu_check_has_its_logic_on_the_cpu_and_does_nothing_twice(
     options += ["--rounds", "1", "--no-compile", "--results", str(results)]
     done = run(run_command, "gpu_check", *options)
     assert done.returncode == 0, done.stdout + done.stderr
-    correct, training, sharded = (cells(done.stdout)[part] for part in ROWS)
+    correct, features, training, sharded = (cells(done.stdout)[part] for part in ROWS)
     assert [row[-1] for row in correct] == ["ok", "", "ok", "ok"]
+    assert [row[-1] for row in features] == ["ok"] * 11
     assert [row[2] for row in training] == ["stock", "ours"]
     assert [(row[1], row[-1]) for row in sharded] == [("bf16", "ok")]
     again = run(run_command, "gpu_check", *options)
