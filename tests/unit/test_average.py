@@ -71,6 +71,7 @@ def test_the_last_ones_are_the_latest_by_updates_each_counted_once(tmp_path: Pat
         (state(2, {"w": torch.ones(3)}), r"w is \(3,\), not \(2,\)"),
         (state(2, {"w": torch.ones(2)}, encoder_layers=3), "encoder_layers is 3, not 2"),
         (state(2, {"w": torch.ones(2)}, arch="transformer"), "arch is 'transformer'"),
+        (state(2, {"w": torch.ones(2)}, dictionary_record={"source": "0"}), "dictionary_record is"),
         (
             state(2, {"w": torch.ones(2)}, residual_record={"alphas": {"encoder": 1.4}}),
             r"residual_record is .*1\.4.*, not None",
