@@ -35,8 +35,8 @@ VOCABULARY_FILES: Final = {
 # Language tokens of a multilingual model; inference needs the values of its training.
 _TOKEN_OPTIONS: Final = ("encoder-langtok", "decoder-langtok", "lang-tok-style")
 _SHAPES_THE_MODEL: Final = re.compile(
-    r"arch|activation_fn|dictionary_record|layernorm_embedding|residual_.*|(encoder|decoder|share)_(?!layerdrop).*"
-    r"|no_(scale|token|cross|decoder)_.*"
+    r"arch|activation_fn|dictionary_record|layernorm_embedding|no_(scale|token|cross|decoder)_.*"
+    r"|residual_.*|(encoder|decoder|share)_(?!layerdrop).*"
 )
 
 
