@@ -154,10 +154,9 @@ def test_folders_of_others_are_never_replaced(raw: Path, tmp_path: Path) -> None
         (tmp_path / name).mkdir()
         (tmp_path / name / "thesis.txt").touch()
     for force in (False, True):
-        with pytest.raises(ValueError, match=r"has no corpus\.json; remove it"):
-            build_one(SMALL, rows, tmp_path / "out", force)
-        with pytest.raises(ValueError, match="in the way"):
-            build_one(SMALL, rows, tmp_path / "other", force)
+        for name in ("out", "other"):
+            with pytest.raises(ValueError, match=r"has no corpus\.json; remove it"):
+                build_one(SMALL, rows, tmp_path / name, force)
     with claimed(tmp_path / "new"), pytest.raises(ValueError, match="another run"):
         build_one(SMALL, rows, tmp_path / "new")
 

@@ -91,13 +91,13 @@ def claimed(out: Path) -> Iterator[None]:
         yield
 
 
-def read_out(out: Path) -> dict[str, Any]:
-    """Return the record of OUT, empty if there is no OUT; ValueError for any other folder."""
-    record = out / "corpus.json"
+def _read(folder: Path, *keys: str) -> dict[str, Any]:
+    """Return the record of a folder, empty if there is none; ValueError for any other folder."""
+    record = folder / "corpus.json"
     if record.is_file():
-        return read_record(record, {"recipe": dict, "sources": dict}, "FORCE=1 rebuilds its folder")
-    if out.exists():
-        raise ValueError(f"{out} exists but has no corpus.json; remove it, or set OUT=FOLDER")
+        return read_record(record, dict.fromkeys(keys, dict), "FORCE=1 rebuilds its folder")
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} exists but has no corpus.json; remove it, or set OUT=FOLDER")
     return {}
 
 
@@ -106,7 +106,7 @@ def is_complete(out: Path, recipe: Recipe, sources: Mapping[str, Any] | None = N
 
     Raises ValueError if OUT was built otherwise.
     """
-    record = read_out(out)
+    record = _read(out, "recipe", "sources")
     if not record:
         return False
     before = record["recipe"]
@@ -116,7 +116,11 @@ def is_complete(out: Path, recipe: Recipe, sources: Mapping[str, Any] | None = N
         if before.get(name, value) != value
     ]
     if sources is not None:
-        changes += _changed_sources(record["sources"], sources)
+        old = record["sources"]
+        names = sorted(old.keys() | sources.keys())
+        changed = [name for name in names if old.get(name) != sources.get(name)]
+        states = {name: "changed" if name in old else "is new" for name in sources}
+        changes += [f"{name} {states.get(name, 'is left out')}" for name in changed]
     if changes:
         raise ValueError(
             f"{out} was built with other settings or text ({'; '.join(changes)}); FORCE=1"
@@ -124,37 +128,6 @@ def is_complete(out: Path, recipe: Recipe, sources: Mapping[str, Any] | None = N
         )
     say(f"{out} is complete: nothing to do")
     return True
-
-
-def _changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    changes = []
-    for name in sorted(before.keys() | now.keys()):
-        if name not in now:
-            changes.append(f"{name} is left out")
-        elif name not in before:
-            changes.append(f"{name} is new")
-        elif before[name]["sha256"] != now[name]["sha256"]:
-            changes.append(f"{name} changed")
-    return changes
-
-
-def identify(files: Mapping[str, Path], record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return path, size, time and SHA-256 of every file.
-
-    A file that has the size and time of the record is not read again.
-    """
-
-    def facts_of(name: str) -> dict[str, Any]:
-        path = files[name].absolute()
-        status = path.stat()
-        facts = {"path": str(path), "size": status.st_size, "time": status.st_mtime_ns}
-        before = record.get(name, {})
-        if all(before.get(key) == value for key, value in facts.items()):
-            return dict(before)
-        return {**facts, "sha256": sha256(path)}
-
-    with ThreadPoolExecutor() as pool:  # hashing releases Python's lock
-        return dict(zip(files, pool.map(facts_of, files), strict=True))
 
 
 def build(recipe: Recipe, text: Text, out: Path, workers: int, force: bool = False) -> None:
@@ -165,18 +138,14 @@ def build(recipe: Recipe, text: Text, out: Path, workers: int, force: bool = Fal
         OSError: for files that cannot be read or written.
     """
     part = out.with_name(out.name + ".part")
-    may_be_damaged = force and (out / "corpus.json").is_file()
-    complete = {} if may_be_damaged else read_out(out)
-    unfinished = _read_part(part)
-    digests = {**complete.get("sources", {}), **unfinished.get("sources", {})}
-    sources = identify(text.sources, digests)
-    if not force and is_complete(out, recipe, sources):
+    if not force or not (out / "corpus.json").is_file():  # it may be damaged
+        _read(out)
+    unfinished = _read(part, "recipe", "sources", "done")
+    plan = {"recipe": recipe.options(), "sources": _digests(text.sources)}
+    if not force and is_complete(out, recipe, plan["sources"]):
         remove(part)
         return
-    plan = {"recipe": recipe.options(), "sources": sources}
-    is_same = unfinished.get("recipe") == plan["recipe"]
-    is_same = is_same and not _changed_sources(unfinished["sources"], sources)
-    if not (is_same and unfinished["done"]):
+    if not unfinished.get("done") or any(unfinished[key] != plan[key] for key in plan):
         remove(part)
         unfinished = {"done": {}}
     part.mkdir(parents=True, exist_ok=True)
@@ -195,16 +164,6 @@ def build(recipe: Recipe, text: Text, out: Path, workers: int, force: bool = Fal
     write_record(part / "corpus.json", record)
     put_folder_in_place(part, out)
     say(f"built {out}: {record['vocab_size']:,} {record['subwords']} subwords")
-
-
-def _read_part(part: Path) -> dict[str, Any]:
-    """Return the plan and the results of an unfinished run; ValueError for any other folder."""
-    path = part / "corpus.json"
-    if path.is_file():
-        return read_record(path, {"recipe": dict, "sources": dict, "done": dict})
-    if part.exists() and any(part.iterdir()):
-        raise ValueError(f"{part} is in the way and was not built by this command; remove it")
-    return {}
 
 
 class _Cleaned(NamedTuple):
@@ -545,6 +504,10 @@ def _encode_chunk(
 def folder_digests(folder: Path) -> dict[str, str | None]:
     """Return the SHA-256 of every file in a folder except corpus.json, by its relative name."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    names = [str(path.relative_to(folder)) for path in paths if path.name != "corpus.json"]
-    with ThreadPoolExecutor() as pool:
-        return dict(zip(names, pool.map(sha256, map(folder.joinpath, names)), strict=True))
+    names = {str(path.relative_to(folder)): path for path in paths if path.name != "corpus.json"}
+    return _digests(names)
+
+
+def _digests(files: Mapping[str, Path]) -> dict[str, str | None]:
+    with ThreadPoolExecutor() as pool:  # hashing releases Python's lock
+        return dict(zip(files, pool.map(sha256, files.values()), strict=True))

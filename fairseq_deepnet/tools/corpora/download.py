@@ -13,7 +13,6 @@ import hashlib
 import http.client
 import os
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -37,7 +36,6 @@ PAUSE: Final = 1.0
 """Seconds before the second try; doubled after each."""
 TIMEOUT: Final = 30.0
 _AGENT: Final = "fairseq_deepnet (deepnet download; Python urllib)"
-_records_lock = threading.Lock()
 
 
 def _log(text: str) -> None:
@@ -172,36 +170,35 @@ def _download(
     raise ValueError("; ".join(causes))
 
 
-def obtain(corpus: str, file: File, folder: Path) -> Path:
-    """Return the path of a correct file after downloading it if it does not exist.
+def obtain(corpus: str, file: File, folder: Path) -> tuple[Path, str]:
+    """Return path and SHA-256 of a correct file after downloading it if it does not exist.
 
     Raises ValueError with the cause for each address.
     """
     path, part_path = folder / file.name, folder / f"{file.name}.part"
-    record = folder / RECORDS
-    recorded = read_record(record).get(file.name) if record.is_file() else None
+    recorded = _recorded(folder).get(file.name)
     if path.is_file():
         try:
-            digest = judge(file, path, recorded)
+            return path, judge(file, path, recorded)
         except ValueError as error:
             raise ValueError(f"{path} is there, but {error}; remove it") from error
-    else:
-        mirror = os.environ.get("DEEPNET_MIRROR", "").split()
-        urls = [f"{place.rstrip('/')}/{corpus}/{file.name}" for place in mirror] or file.urls
-        try:
-            with locked(part_path) as part:
-                digest = _download(file, urls, part, part_path, recorded)
-                os.fsync(part.fileno())
-                put_in_place(part_path, path)
-        except BlockingIOError:
-            raise ValueError(f"{file.name}: another process is downloading it") from None
-        part_path.with_name(f"{part_path.name}.json").unlink(missing_ok=True)
-        _log(f"{file.name}: {path.stat().st_size:,} bytes, SHA-256 {digest[:12]}...")
-    with _records_lock:
-        records = read_record(record) if record.is_file() else {}
-        if records.get(file.name) != digest:
-            write_json(record, dict(sorted((records | {file.name: digest}).items())))
-    return path
+    mirror = os.environ.get("DEEPNET_MIRROR", "").split()
+    urls = [f"{place.rstrip('/')}/{corpus}/{file.name}" for place in mirror] or file.urls
+    try:
+        with locked(part_path) as part:
+            digest = _download(file, urls, part, part_path, recorded)
+            os.fsync(part.fileno())
+            put_in_place(part_path, path)
+    except BlockingIOError:
+        raise ValueError(f"{file.name}: another process is downloading it") from None
+    part_path.with_name(f"{part_path.name}.json").unlink(missing_ok=True)
+    _log(f"{file.name}: {path.stat().st_size:,} bytes, SHA-256 {digest[:12]}...")
+    return path, digest
+
+
+def _recorded(folder: Path) -> dict[str, Any]:
+    record = folder / RECORDS
+    return read_record(record) if record.is_file() else {}
 
 
 def fetch(corpus: str, folder: Path, languages: Sequence[str] = ()) -> list[Path]:
@@ -211,17 +208,20 @@ def fetch(corpus: str, folder: Path, languages: Sequence[str] = ()) -> list[Path
     """
     files = CORPORA[corpus].select(languages)
     folder.mkdir(parents=True, exist_ok=True)
-    paths, failures = [], []
+    paths: list[Path] = []
+    failures, digests = [], {}
     pool = ThreadPoolExecutor(4)
     try:
         futures = [pool.submit(obtain, corpus, file, folder) for file in files]
         for file, future in zip(files, futures, strict=True):
             try:
-                paths.append(future.result())
+                path, digests[file.name] = future.result()
+                paths.append(path)
             except ValueError as error:
                 failures.append(f"{file.name} ({error})")
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+    write_json(folder / RECORDS, dict(sorted({**_recorded(folder), **digests}.items())))
     if failures:
         raise ValueError(
             f"{len(failures)} of {len(files)} files of {corpus} could not be downloaded:"

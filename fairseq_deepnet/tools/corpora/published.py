@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import html
 import itertools
@@ -22,16 +21,11 @@ from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import yaml
 
-from fairseq_deepnet.files import RESOURCES, say, whole, whole_folder, write_text
+from fairseq_deepnet.files import RESOURCES, say, whole_folder, write_text
 from fairseq_deepnet.tools.corpora.build import Row
 from fairseq_deepnet.tools.corpora.text import Recipe, find_side, raw_lines, read_lines
 from fairseq_deepnet.tools.languages import languages as all_languages
 
-_OPENERS: Final[dict[str, Any]] = {
-    **dict.fromkeys((".gz", ".tgz"), gzip.open),
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-}
 Files = Iterator[tuple[tarfile.TarInfo, BinaryIO]]
 
 
@@ -43,29 +37,26 @@ def opened(path: Path) -> Iterator[Files]:
     ValueError for a damaged archive.
     """
     try:
-        with (
-            _OPENERS.get(path.suffix, open)(path, "rb") as stream,
-            tarfile.open(fileobj=stream, mode="r|") as tar,
-        ):
-            yield _files(stream, tar)
+        with tarfile.open(path) as tar:
+            yield _files(tar)
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise ValueError(
             f"{path} is not a complete archive ({error}); download it again"
         ) from error
 
 
-def _files(stream: BinaryIO, tar: tarfile.TarFile) -> Files:
+def _files(tar: tarfile.TarFile) -> Files:
     for member in tar:
         if member.isfile():
             yield member, cast(BinaryIO, tar.extractfile(member))
-    while stream.read(1 << 20):
+    while cast(BinaryIO, tar.fileobj).read(1 << 20):
         pass  # tarfile takes a truncated archive for a whole one; the end of the stream tells
 
 
 def write(content: BinaryIO, place: Path) -> None:
-    """Write a file's content to `place`, which appears only when it is complete."""
+    """Write a file's content to `place`."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    with whole(place) as part, part.open("wb") as out:
+    with place.open("wb") as out:
         shutil.copyfileobj(content, out, 1 << 20)
 
 
