@@ -1,6 +1,6 @@
 """Facts about each language: names in the corpora, script, tokenisation, amount of text.
 
-The table itself is languages.yaml; its head explains the columns.
+The facts are in languages.yaml, whose header explains the columns.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ FILE: Final = Path(__file__).with_name("languages.yaml")
 
 @dataclass(frozen=True)
 class Language:
-    """A language; a fact is None where a corpus or library does not have the language.
+    """A language; a fact is None if a corpus or library lacks the language.
 
     Args:
-        code: this project's code for it, which is OPUS-100's where that has the language
-        name: in English
+        code: this project's code, which is OPUS-100's if that has the language
+        name: English name
         script: ISO 15924
-        bleu: sacreBLEU's tokenisation of text in it
+        bleu: sacreBLEU's tokenizer for it
         flores101: its name in Flores-101
         m2m100: its code in M2M-100
         opus100: training lines of its pair with English in OPUS-100

@@ -1,7 +1,7 @@
 """Scores on disk: named by their request, written by an evaluation, read by reports.
 
-Of a language pair it is NAME.json beside NAME.txt, the hypotheses. Of many directions it is a
-folder NAME, with these two for each direction and their averages in summary.json.
+The score of a language pair is NAME.json, beside NAME.txt with the hypotheses. For many directions
+it is a folder NAME with these two files per direction and their averages in summary.json.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from fairseq_deepnet.tools.evaluation.scoring import METRICS, TOKENISED
 SPLIT: Final = "test"
 SUMMARY: Final = "summary.json"
 OTHER_TEXT: Final = "text."
-"""Start of the names of scores of other text than the data folder's (--text)."""
+"""Prefix of the names of scores of text from outside the data folder (--text)."""
 DEFAULTS: Final = [
     f"scores/{SPLIT}.{checkpoint}.beam5.lenpen1"
     for checkpoint in ("checkpoint_best", "checkpoint_last")
 ]
-"""Scores of the default request; the first that exists counts."""
+"""Scores of the default request; the first that exists is used."""
 VALUES: Final = (
     *(*METRICS, TOKENISED, "perplexity", "word_perplexity"),
     *("x-en", "en-x", "average", "zero-shot"),
 )
-"""Numbers of a score: of a pair, of a language model, and means over many directions."""
+"""Numbers of a score of a pair, of a language model, and means over many directions."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """A score by `deepnet evaluate` or `deepnet perplexity`.
+    """A score written by `deepnet evaluate` or `deepnet perplexity`.
 
     Args:
         file: relative to the run folder; a folder for many directions.
-        values: those of VALUES that it has.
+        values: the members of VALUES that it contains.
         signatures: metric -> signature.
         facts: the record.
     """
@@ -52,7 +52,7 @@ class Score:
 
     @property
     def name(self) -> str:
-        """The request, as in test.checkpoint_best.beam5.lenpen1."""
+        """The request, such as test.checkpoint_best.beam5.lenpen1."""
         return Path(self.file).name.removesuffix(".json")
 
     @property
@@ -76,11 +76,12 @@ class Score:
 
 
 def score_name(words: Sequence[str], text: Path | None = None) -> str:
-    """Return the name of a score, which is its request.
+    """Return the name of a score, which describes its request.
 
     Args:
         words: split, checkpoint, and settings; empty ones are left out.
-        text: a folder of other text than the data's; two of one name differ by a digest.
+        text: a folder outside the data folder; folders of equal names are distinguished by a
+            digest.
     """
     name = ".".join(filter(None, words))
     if text is None:
@@ -90,9 +91,9 @@ def score_name(words: Sequence[str], text: Path | None = None) -> str:
 
 
 def option_words(options: Sequence[str]) -> str:
-    """Return options of fairseq-generate as part of a file's name: max-len-a1.2.max-len-b10.
+    """Return options of fairseq-generate for use in a file name: max-len-a1.2.max-len-b10.
 
-    Options that a name cannot hold, or not at that length, are a digest.
+    Options that are too long or contain other characters are replaced by a digest.
     """
     name = "".join(options).replace("=", "").replace("--", ".").removeprefix(".")
     if re.fullmatch(r"[\w.,+-]{0,80}", name):
@@ -101,7 +102,7 @@ def option_words(options: Sequence[str]) -> str:
 
 
 def decoding(facts: Mapping[str, Any]) -> str:
-    """Return the settings of the translation in words: search, options, averaged checkpoints."""
+    """Describe the settings of the translation: search, options, averaged checkpoints."""
     parts = [f"beam {facts.get('beam')}, lenpen {facts.get('lenpen')}"]
     parts.append(" ".join((facts.get("request") or {}).get("options") or ()))
     averaged = facts.get("averaged")
@@ -120,11 +121,11 @@ def read_scores(run: Path) -> list[Score]:
 
 
 def read_score(run: Path, name: str | None = None) -> Score | None:
-    """Read one score of a run; None if it is absent.
+    """Read one score of a run; None if it does not exist.
 
-    Without a name, a file or folder in the run, it is the score of the default request: the test
-    set by checkpoint_best, or by checkpoint_last where only that has one. Times of files never
-    decide: neither scoring in another way nor copying a run changes a reported number.
+    `name` is a file or folder in the run. The default is the score of the default request: the test
+    set, with checkpoint_best, or checkpoint_last if only that was scored. File times are ignored,
+    so neither further scores nor copying the run changes a reported number.
     """
     for path in (run / name for name in ([name] if name is not None else DEFAULTS)):
         for place in (path, path.with_name(f"{path.name}.json")):
@@ -135,7 +136,7 @@ def read_score(run: Path, name: str | None = None) -> Score | None:
 
 
 def _read(path: Path, run: Path) -> Score | None:
-    """Read a score of one direction, or a folder of many; None for anything else."""
+    """Read a score of one direction, or a folder of many; return None for anything else."""
     file = path / SUMMARY if path.is_dir() else path
     if file.suffix != ".json" or not file.is_file():
         return None

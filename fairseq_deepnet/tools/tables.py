@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from tabulate import tabulate
 
 Rows = list[list[str]]
-"""Heading and lines, all of one length."""
+"""Heading and rows, all of the same length."""
 
 
 def text(rows: Rows, left: int = 1, form: str = "simple") -> str:
-    """Lay a table out for a terminal; the first `left` columns are words, the others numbers."""
+    """Format a table for a terminal; the first `left` columns are words, the others numbers."""
     sides = ["left" if column < left else "right" for column in range(len(rows[0]))]
     return tabulate(rows[1:], rows[0], form, colalign=sides, disable_numparse=True)
 
 
 def markdown(rows: Rows, left: int = 1) -> str:
-    """Lay a table out as Markdown that can be read as it is."""
+    """Format a table as aligned Markdown."""
     return text(rows, left, "pipe")
 
 
 def listed(names: Sequence[object], limit: int = 3) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names, and the number of the others."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(map(str, names[:limit])) + more

@@ -1,6 +1,6 @@
 """The checkpoint of a run, its data, and averages of checkpoints.
 
-The mean of the last checkpoints of a run usually translates a little better than any one of them
+The mean of the last checkpoints of a run usually translates slightly better than each of them
 (Vaswani et al. 2017, section 6.1, average the last 5 to 20). `deepnet average` writes it.
 """
 
@@ -30,7 +30,7 @@ VOCABULARY_FILES: Final = {
     "subwords_sha256": ("spm*.model", "bpe.codes"),
     "dictionaries_sha256": ("dict*.txt", "languages.txt"),
 }
-"""Files that map a model's numbers to words, by their key in environment.json."""
+"""Files that map a model's indices to words, by their key in environment.json."""
 
 # Language tokens of a multilingual model; inference needs the values of its training.
 _TOKEN_OPTIONS: Final = ("encoder-langtok", "decoder-langtok", "lang-tok-style")
@@ -42,10 +42,10 @@ _SHAPES_THE_MODEL: Final = re.compile(
 
 @dataclasses.dataclass
 class TrainedModel:
-    """A checkpoint and its run, None for a checkpoint outside a run.
+    """A checkpoint and its run; the run is None for a checkpoint outside a run folder.
 
     Args:
-        sources: the checkpoints that it is averaged from; itself where nothing is averaged.
+        sources: the checkpoints to average, or only the checkpoint itself.
     """
 
     path: Path
@@ -54,12 +54,12 @@ class TrainedModel:
 
     @property
     def averaged(self) -> list[str] | None:
-        """Names of the checkpoints that it is the mean of; None for a single one."""
+        """Names of the averaged checkpoints; None for a single one."""
         return [path.name for path in self.sources] if len(self.sources) > 1 else None
 
     @property
     def scores(self) -> Path:
-        """The folder of its scores."""
+        """Folder of its scores."""
         return (self.run or self.path.resolve().parent) / "scores"
 
     def make(self) -> Path:
@@ -77,9 +77,9 @@ class TrainedModel:
 def choose_model(target: Path, average: int) -> TrainedModel:
     """Return the model of a run folder or a checkpoint.
 
-    Of a run this is checkpoint_best.pt, checkpoint_last.pt where validation never ran, or with
-    `average` > 0 the mean of that many last checkpoints. Raises FileNotFoundError for a missing
-    file, ValueError for an average of a single checkpoint.
+    For a run it is checkpoint_best.pt, or checkpoint_last.pt without any validation; with `average`
+    > 0, it is the mean of that many last checkpoints. Raises FileNotFoundError for a missing file,
+    ValueError for an average of a single checkpoint.
     """
     folder = target / "checkpoints" if (target / "checkpoints").is_dir() else target
     folder = target.resolve().parent if target.is_file() else folder  # target may be a link
@@ -99,13 +99,13 @@ def choose_model(target: Path, average: int) -> TrainedModel:
 
 
 def find_data(model: TrainedModel, given: Path | None, spm: str | None = None) -> DataFolder:
-    """Return the data folder: as given, as the run recorded it, or as the checkpoint recorded it.
+    """Return the data folder: the given one, or that recorded by the run or the checkpoint.
 
     Args:
         spm: the sentencepiece model of a folder written by fairseq-preprocess, or "none".
 
-    Raises ValueError for a folder whose dictionaries or subwords have changed since it was made, or
-    are not those that the run was trained with.
+    Raises ValueError if dictionaries or subwords of the folder have changed since it was built, or
+    differ from those that the run was trained with.
     """
     if given is not None:
         data = inside_project(given)
@@ -132,13 +132,13 @@ def _open_bare(model: TrainedModel, data: Path, spm: str) -> DataFolder:
 
 
 def _recorded_data(run: Path) -> dict[str, Any]:
-    """Return the data of a run's training as environment.json records them; empty without it."""
+    """Return the training data of a run as recorded in environment.json; empty without a record."""
     file = run / ENVIRONMENT
     return (read_record(file).get("data") or {}) if file.is_file() else {}
 
 
 def refuse_other_vocabulary(run: Path, data: Path) -> None:
-    """Raise ValueError for data with other dictionaries or subwords than the run recorded."""
+    """Raise ValueError for data whose dictionaries or subwords differ from the run's record."""
     recorded = _recorded_data(run)
     try:
         for key in VOCABULARY_FILES:
@@ -151,9 +151,9 @@ def refuse_other_vocabulary(run: Path, data: Path) -> None:
 
 
 def is_own_data(model: TrainedModel, data: Path) -> bool:
-    """Return True if a model was trained on this data folder, wherever it is now.
+    """Return True if a model was trained on the data of this folder, which may have been moved.
 
-    A run that records no data counts as trained on any; a checkpoint without a run names a folder.
+    A run without a record of its data accepts any folder; a checkpoint without a run names one.
     """
     if model.run is None:
         return _data_of_checkpoint(model).resolve() == data.resolve()
@@ -167,15 +167,15 @@ def _data_of_checkpoint(model: TrainedModel) -> Path:
 
 
 def task_options(checkpoint: Path) -> dict[str, Any]:
-    """Return the options of fairseq's task that a checkpoint holds; its name is "_name"."""
+    """Return the options of fairseq's task stored in a checkpoint; its name is "_name"."""
     task = (checkpoints.load_checkpoint(checkpoint).get("cfg") or {}).get("task") or {}
     return dict(task) if isinstance(task, dict) else dict(vars(task))
 
 
 def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
-    """Return fairseq's task for this model and data folder, as words of a command line.
+    """Return fairseq's task for this model and data folder, as command-line arguments.
 
-    Raises ValueError for a model that was trained on one pair and a folder of many, or the reverse.
+    Raises ValueError for a model of one pair with a folder of many, or the reverse.
     """
     task = task_options(checkpoint)
     if (task.get("_name") == MULTILINGUAL_TASK) != folder.is_multilingual:
@@ -194,7 +194,7 @@ def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
 
 
 def last_checkpoints(folder: Path, count: int) -> list[Path]:
-    """Return the `count` latest by updates, of those fairseq writes each epoch or interval.
+    """Return the `count` latest checkpoints of epochs or update intervals, by number of updates.
 
     Raises ValueError if there are fewer, or if one is damaged.
     """
@@ -213,11 +213,11 @@ def last_checkpoints(folder: Path, count: int) -> list[Path]:
 def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
     """Average the checkpoints in `paths` (oldest first) and write the result to `output`.
 
-    The result has the last one's configuration and number of updates, but no optimiser state:
-    it can be translated with and fine-tuned from, not resumed. A mean is computed in float64 and
-    stored in the dtype of the weight; integers are the last's.
+    The result has the configuration and number of updates of the last one, but no optimiser state:
+    it can translate and be fine-tuned, but not resumed. Means are computed in float64 and stored in
+    the dtype of the weight; integers are taken from the last checkpoint.
 
-    Raises ValueError for files that are damaged or not of one model.
+    Raises ValueError for files that are damaged or belong to different models.
     """
     states = [checkpoints.load_checkpoint(path, entire=True) for path in paths]
     first = _facts_of_model(states[0])

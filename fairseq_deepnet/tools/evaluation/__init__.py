@@ -1,1 +1,1 @@
-"""From a trained model to scores that can be compared: translate, detokenise, score, tabulate."""
+"""Scoring of trained models: translation, detokenisation, metrics and tables."""

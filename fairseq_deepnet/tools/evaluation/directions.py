@@ -1,8 +1,8 @@
-"""Translate directions with several processes, score them, average the scores.
+"""Translate directions with several processes, score them, and average the scores.
 
-A language pair is a list of one direction. Each process loads the model once; a direction is cut
-into parts, so that all processes have work. A direction is finished when its JSON exists. An
-average over a group states how many of the group's directions it contains.
+A language pair is a list of one direction. Each process loads the model once. Directions are split
+into parts, so that all processes are busy. A direction is finished when its JSON file exists. The
+average of a group states how many of its directions it contains.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from fairseq_deepnet.tools.translation.engines import WINDOW, Engine
 
 ENGLISH: Final = "en"
 SHARES: Final = ("off_target", "off_target_floor")
-"""Share of lines in another language than the target's, 0 to 1; and the same of the reference,
-which is the identifier's error."""
+"""Share of lines that are not in the target language, 0 to 1, and the same for the reference, which
+measures the error of the identifier.
+"""
 _GROUPS: Final = ("X-En", "En-X", "all supervised", "zero-shot", "all")
 
 
@@ -47,9 +48,9 @@ class Job:
     """A direction to be scored.
 
     Args:
-        record: JSON to be written; the translations are beside it.
-        folder: the model's data; text of Moses tokens is translated as it was binarised.
-        options: all that decides the score, besides the texts.
+        record: JSON file to write; the translations are written beside it.
+        folder: the model's data; Moses tokens are translated as they were binarised.
+        options: all settings that affect the score, except the texts.
     """
 
     direction: Direction
@@ -61,7 +62,7 @@ class Job:
 
     @property
     def files(self) -> list[Path]:
-        """The files that decide the score."""
+        """Files that affect the score."""
         if not self.folder.is_moses:
             return [self.source, self.reference]
         split = self.options["split"]
@@ -73,7 +74,7 @@ class Job:
         return self.options | {"texts": [sha256(file) for file in self.files]}
 
     def read(self) -> dict[str, Any]:
-        """Return the record of this very score; empty without one, or without its hypotheses."""
+        """Return the record of this score; empty if it or its hypotheses are missing."""
         has_text = self.record.with_suffix(".txt").is_file()
         record = record_of(self.record, self.request(), "remove it to score again")
         return record or {} if has_text else {}
@@ -81,7 +82,7 @@ class Job:
     def lines(self) -> list[str]:
         """Return the input of an engine: text, or subwords of Moses tokens.
 
-        Raises ValueError where the reference has another number of lines.
+        Raises ValueError if the reference has a different number of lines.
         """
         folder, split = self.folder, self.options["split"]
         lines = folder.subwords(split) if folder.is_moses else list(read_lines(self.source))
@@ -97,7 +98,7 @@ _load: Callable[[], Engine]
 
 
 def _start(load: Callable[..., Engine], threads: int, devices: Any) -> None:
-    """Prepare a process, which loads the model with its first part, on its own device."""
+    """Initialise a process, which loads the model on its own device with its first part."""
     global _load
     import torch
 
@@ -109,7 +110,7 @@ def _start(load: Callable[..., Engine], threads: int, devices: Any) -> None:
 
 
 def translate(lines: Sequence[str], direction: Direction) -> tuple[list[str], int]:
-    """Translate lines with the model of this process; also return how many were cut."""
+    """Translate lines with the model of this process; also return the number of truncated lines."""
     engine = _load()
     engine.cut = 0
     texts = engine.translate(lines, direction)
@@ -120,8 +121,8 @@ def finish(job: Job, facts: dict[str, Any], lines: list[str], cut: int) -> dict[
     """Score a direction; write hypotheses, then the JSON, with `facts` about the search.
 
     Args:
-        lines: the output of the engine: text, or subwords of Moses tokens.
-        cut: number of lines that were too long for the model.
+        lines: output of the engine: text, or subwords of Moses tokens.
+        cut: number of lines that were truncated because they were too long for the model.
     """
     folder, target = job.folder, job.direction.target
     references = list(read_lines(job.reference))
@@ -159,13 +160,13 @@ def translate_all(
     processes: int,
     gpus: int,
 ) -> None:
-    """Translate and score jobs; report each of several directions on standard error.
+    """Translate and score jobs; if there are several, report each on standard error.
 
     Args:
-        facts: of the model and the search, for the records.
-        load: loads the model in each process; called with `cpu`, True to ignore GPUs.
-        threads: of each process.
-        gpus: GPUs that the processes share; 0 for the CPU.
+        facts: facts about the model and the search, for the records.
+        load: loads the model in each process; called with `cpu`, which is True to ignore GPUs.
+        threads: threads per process.
+        gpus: number of GPUs that the processes share; 0 for the CPU.
     """
     # fail before hours of translation
     for job in jobs:
@@ -220,7 +221,7 @@ def summarise(
     """Average the scores of directions; write table.md and summary.json, and return the table.
 
     Args:
-        records: of all directions, empty for those without a score; at least one has a score.
+        records: one per direction, empty for directions without a score; at least one has a score.
         trained: directions that are not zero-shot.
     """
     present = [record for record in records.values() if record]
@@ -278,7 +279,7 @@ def summarise(
 
 
 def number(value: float | None, percent: bool = False) -> str:
-    """Format a score, or a share in per cent; None is empty."""
+    """Format a score, or a share in per cent; None becomes an empty string."""
     if value is None:
         return ""
     return f"{100 * value:.1f} %" if percent else f"{value:.2f}"

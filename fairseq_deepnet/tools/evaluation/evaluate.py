@@ -1,6 +1,6 @@
 """`deepnet evaluate`: translate, detokenise and score a test set with a run or a checkpoint.
 
-fairseq translates, with the options of fairseq-generate.
+fairseq translates; all options of fairseq-generate are available.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model, find
 from fairseq_deepnet.tools.translation.engines import Translator
 
 TOKENS: Final = 4000
-"""Most source tokens per batch, by default."""
+"""Default maximum number of source tokens per batch."""
 TOKENS_TIMES_LAYERS: Final = 400_000
-"""Product of source tokens per batch and decoder layers, by default: 33 GB of keys and values in
-fp32 at width 1024 and beam 5."""
+"""Default product of source tokens per batch and decoder layers: 33 GB of keys and values in fp32
+at width 1024 and beam 5.
+"""
 _SET_HERE: Final = {
     *("--beam", "--lenpen", "--path", "--gen-subset", "--max-tokens", "--post-process"),
     "--remove-bpe",
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of any scoring: the model, the data, the search."""
+    """Declare the arguments shared by all scoring commands: model, data and search."""
     parser.add_argument("target", type=Path, help="run or checkpoint")
     parser.add_argument("extra", nargs="*", help="options of fairseq-generate, after --")
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
@@ -71,9 +72,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def score(args: argparse.Namespace) -> tuple[Path, str]:
-    """Score a model, unless the same score is recorded already.
+    """Score a model, unless the same score already exists.
 
-    Returns the record, or the folder of the records of many directions, and a text.
+    Returns the file of the score (for many directions, their folder) and a text to print.
     """
     if args.spm == "none":
         raise ValueError("--spm none: BLEU is of text, not of tokens; give the sentencepiece model")
@@ -109,12 +110,12 @@ def score(args: argparse.Namespace) -> tuple[Path, str]:
 def find_texts(
     folder: DataFolder, split: str, place: Path | None = None
 ) -> dict[Direction, tuple[Path, Path]]:
-    """Return source and reference of every direction of the model that has text.
+    """Return source and reference of each of the model's directions that has text.
 
     Args:
         place: another folder, with SPLIT.A-B.A and SPLIT.A-B.B, plain or .gz.
 
-    Raises FileNotFoundError without text.
+    Raises FileNotFoundError if there is no text.
     """
     directions = folder.directions("train" if place else split)
     if place and folder.is_multilingual:
@@ -139,7 +140,7 @@ def find_texts(
 def create_jobs(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, out: Path, name: str = ""
 ) -> list[Job]:
-    """Return a job per direction; the file of its score is called `name`, or like the direction."""
+    """Return a job per direction; `name` of its score is the direction by default."""
     if args.text and data.is_moses:
         raise ValueError(f"{shown(data.path)} contains Moses tokens; --text needs sentencepiece")
     subwords = {data.subword_model(language) for language in data.languages}

@@ -1,7 +1,7 @@
 """The off-target rate: the share of translations in the wrong language.
 
-py3langid, whose model comes with its package, identifies each line among the languages of the
-corpus. It errs too: its rate on the references is the floor below which a rate says nothing.
+py3langid, whose model comes with the package, identifies the language of each line among those of
+the corpus. It makes errors: rates below its rate on the references mean nothing.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any, Final
 from fairseq_deepnet.tools import languages
 
 MINIMUM_LETTERS: Final = 10
-"""Lines with fewer letters are not counted: a name, a number or a single word may be any language.
-A Chinese character, kana or Korean syllable counts as three."""
+"""Minimum number of letters of a counted line: a name, a number or a single word may belong to any
+language. A Chinese character, kana or Korean syllable counts as three.
+"""
 _DENSE: Final = ((0x3040, 0x30FF), (0x3400, 0x9FFF), (0xAC00, 0xD7A3), (0x20000, 0x323AF))
 
 
@@ -38,7 +39,7 @@ def _identifier() -> Any:
 
 
 def _labels(codes: Sequence[str]) -> dict[str, str]:
-    """Return py3langid's label -> the first code that has it."""
+    """Return a mapping from py3langid's labels to the first code with that label."""
     pairs = [(code, languages.find(code)) for code in reversed(codes)]
     return {language.langid: code for code, language in pairs if language and language.langid}
 
@@ -46,13 +47,13 @@ def _labels(codes: Sequence[str]) -> dict[str, str]:
 def off_target(
     hypotheses: Sequence[str], target: str, candidates: Sequence[str]
 ) -> tuple[float | None, Counter[str]]:
-    """Identify the language of every line among `candidates`.
+    """Identify the language of each line among `candidates`.
 
-    Two codes that the identifier does not tell apart (nb and no, zh and zt) count as one language.
+    Codes that the identifier does not distinguish (nb and no, zh and zt) count as one language.
 
-    Returns the share of the counted lines that are not in the target language, 0 to 1; and the
-    number of counted lines by language. The share is None without lines, for an unknown target, and
-    for a single known language.
+    Returns the share of counted lines that are not in the target language, 0 to 1, and the number
+    of counted lines by language. The share is None without lines, for an unknown target, and if
+    only one language is known.
     """
     names = _labels([target, *candidates])
     if not _labels([target]) or len(names) < 2:

@@ -1,9 +1,9 @@
 """`deepnet perplexity`: the perplexity of a language model, masked or not, on a split of its data.
 
-A perplexity depends on the subwords. That of a language model is therefore also given per word (of
-the raw text, between spaces, an end of line counted as one), which compares with models of other
-subwords. That of a masked model is of only the masked subwords, masked as in its training; it is no
-probability of the text.
+Perplexities depend on the subwords. For causal language models it is therefore also given per word
+of the raw text (separated by spaces, with each end of line counted as a word), which is comparable
+across subword models. For masked models it covers only the masked subwords, masked as in training;
+it is not a probability of the text.
 """
 
 from __future__ import annotations

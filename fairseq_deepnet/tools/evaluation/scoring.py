@@ -1,9 +1,9 @@
-"""sacreBLEU's metrics of detokenised text, each with the signature that makes it comparable.
+"""sacreBLEU's metrics of detokenised text, with their signatures.
 
-BLEU counts words, so text in Chinese, Japanese, Korean, Thai and the like is first cut into words
-or characters: sacreBLEU tokenises, and the tokenizer is chosen by the target language, as M2M-100
-and sacreBLEU do. spBLEU is BLEU on the pieces of a sentencepiece model: the tokenizers flores101
-and flores200.
+BLEU counts words. Text in languages without spaces between words, such as Chinese, Japanese and
+Thai, and Korean text is therefore first split into words or characters by sacreBLEU's tokenizers,
+which are selected by target language, as in M2M-100 and sacreBLEU. spBLEU is BLEU on the pieces of
+a sentencepiece model: the tokenizers flores101 and flores200.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from fairseq_deepnet.tools import languages
 from fairseq_deepnet.tools.corpora.moses import remove_bpe
 
 METRICS: Final = {"bleu": "BLEU", "chrf": "chrF"}
-"""Key of a record -> heading, in the order of lines and tables. `score` computes them."""
+"""Key of a record -> heading, in the order of lines and tables; see `score`."""
 TOKENISED: Final = "bleu_tokenised"
-"""Key of fairseq's own BLEU on the tokens of the data, where a score has it beside sacreBLEU."""
+"""Key of fairseq's BLEU on the tokens of the data, if a score contains it besides sacreBLEU."""
 SENTENCEPIECE: Final = {"flores101": "FLORES101_SPM", "flores200": "FLORES200_SPM"}
-"""Tokenizer of spBLEU -> the environment variable that names the sentencepiece model's file."""
+"""Tokenizer of spBLEU -> environment variable with the file of its sentencepiece model."""
 TOKENIZERS: Final = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", *SENTENCEPIECE)
 
 
 def tokenizer_of(target_language: str | None) -> str:
-    """Return the tokenizer of a target language; 13a, sacreBLEU's default, for an unknown one."""
+    """Return the tokenizer of a target language; 13a, sacreBLEU's default, if it is unknown."""
     language = languages.find(target_language) if target_language else None
     return language.bleu if language else "13a"
 
@@ -72,11 +72,11 @@ def score(
     """Return all metrics of hypotheses against one reference each, with signatures and details.
 
     Args:
-        target_language: chooses BLEU's tokenizer; any code that languages.py knows.
+        target_language: selects BLEU's tokenizer; any code known to languages.py.
         tokenizer: BLEU's tokenizer for any language (one of TOKENIZERS).
-        lowercase: count words that differ in case only as the same.
+        lowercase: ignore case.
 
-    Raises ValueError for lists that are empty or not of the same length, and for a tokenizer that
+    Raises ValueError for empty lists, for lists of different lengths, and for a tokenizer that
     sacreBLEU cannot use.
     """
     from sacrebleu.metrics.bleu import BLEU
@@ -100,10 +100,10 @@ def score(
 
 
 def score_tokens(pieces: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Return BLEU of Moses tokens as they are, as `fairseq-generate --remove-bpe` prints it.
+    """Return BLEU of Moses tokens without further tokenisation, as `fairseq-generate --remove-bpe`.
 
-    fairseq's recipes and many papers report it. It depends on the tokeniser, on lower case and on
-    the escapes of the data folder, so it compares only with results on the same tokens.
+    fairseq's recipes and many papers report it. It depends on the tokeniser, lower-casing and
+    escapes of the data folder and is therefore comparable only with results on the same tokens.
 
     Args:
         pieces: hypotheses, subwords joined by spaces.

@@ -1,8 +1,8 @@
-"""The test sets of the paper's table 3 as text that can be translated, for `deepnet m2m`.
+"""Test sets of the paper's table 3 as text to translate, for `deepnet m2m`.
 
 A set is defined in configs/evaluation/NAME.yaml. `make` writes SET.A-B.A and SET.A-B.B for every
-pair, as `deepnet evaluate RUN --text FOLDER --split SET` reads them, in the codes of the model. A
-reader for each published layout yields pairs of text in this project's language codes.
+pair, in the language codes of the model, for `deepnet evaluate RUN --text FOLDER --split SET`. For
+each published layout, a reader yields pairs of text in this project's language codes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def read_raw(raw: Path, names: Sequence[str]) -> dict[str, list[str]]:
 def read_files(
     raw: Path, content: Mapping[str, Any], codes: Sequence[str]
 ) -> Iterator[ParallelText]:
-    """Read files that contain one side each, with names by `files` of the definition."""
+    """Read files with one side each, whose names are given by `files` of the definition."""
     called = {code: getattr(languages()[code], content["codes"]) for code in codes}
     names, file = {}, content["files"].format
     for pair in permutations(codes, 2):
@@ -75,9 +75,9 @@ def read_files(
 
 
 def read_ted(raw: Path, content: Mapping[str, Any], codes: Sequence[str]) -> Iterator[ParallelText]:
-    """Read all_talks_SPLIT.tsv: a column per language, one sentence per row, tokenised as by Moses.
+    """Read all_talks_SPLIT.tsv: a column per language, one sentence per row, tokenised by Moses.
 
-    A pair has the sentences that both languages have.
+    A pair contains the sentences that exist in both languages.
     """
     name = f"all_talks_{content['split']}.tsv"
     header, *rows = (line.split("\t") for line in read_raw(raw, [name])[name])
@@ -93,7 +93,7 @@ def read_ted(raw: Path, content: Mapping[str, Any], codes: Sequence[str]) -> Ite
 
 
 def read_wmt(raw: None, content: Mapping[str, Any], codes: Sequence[str]) -> Iterator[ParallelText]:
-    """Read sacreBLEU's own test sets, from its folder (SACREBLEU, or ~/.sacrebleu) or fetched."""
+    """Read a test set of sacreBLEU from its folder (SACREBLEU, or ~/.sacrebleu), or download it."""
     import sacrebleu
 
     for code in sorted(set(codes) - {"en"}) if "en" in codes else ():
@@ -112,7 +112,7 @@ READERS: Final[dict[str, Callable[..., Iterator[ParallelText]]]] = {
 
 
 def sets() -> list[str]:
-    """Return the names of the sets that are defined."""
+    """Return the names of all defined sets."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
@@ -124,9 +124,10 @@ def definition(name: str) -> dict[str, Any]:
 def write_set(
     name: str, texts: Iterable[ParallelText], called: Mapping[str, str], out: Path
 ) -> dict[str, int]:
-    """Write the texts, each distinct one once with links to it for the rest.
+    """Write the texts; each distinct text is written once, and others are links to it.
 
-    Returns direction -> lines, in the codes of the model; ValueError for sides that differ.
+    Returns direction -> lines, in the codes of the model. Raises ValueError for sides of different
+    lengths.
     """
     lines, written = dict[str, int](), dict[bytes, str]()
     for text in texts:
@@ -146,14 +147,14 @@ def write_set(
 
 
 def make(name: str, raw: Path | None, out: Path, model: Sequence[str]) -> dict[str, int]:
-    """Write the folder `out`, complete or not at all; a second call does nothing.
+    """Write the folder `out` atomically, unless it exists.
 
     Args:
-        raw: folder or archive of the published set; None for that of WMT, which sacreBLEU has.
+        raw: folder or archive of the published set; None for WMT, which sacreBLEU provides.
         model: languages of the model, in its own codes.
 
-    Returns direction -> lines. Raises ValueError where the model has no pair of the set, or `out`
-    contains another set.
+    Returns direction -> lines. Raises ValueError if the model covers no pair of the set, or if
+    `out` contains another set.
     """
     content = definition(name)
     known = {entry.code: own for own in model if (entry := find(own))}

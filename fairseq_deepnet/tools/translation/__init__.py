@@ -1,1 +1,1 @@
-"""Raw text in, text out: a model on either engine, and lines that stream through it."""
+"""Translation of raw text by fairseq or CTranslate2, line by line."""

@@ -1,7 +1,8 @@
 """Engines: a model that is loaded once and translates raw text, by fairseq or by CTranslate2.
 
-Both search in the same way: the same candidates, length penalty and end. An exported folder needs
-neither torch nor fairseq, which take seconds to import: only `Translator` imports them.
+Both search equally: they consider the same candidates, with the same length penalty and stopping
+rule. Exported folders need neither torch nor fairseq, which take seconds to import; only
+`Translator` imports them.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ cache (measured in docs/reports/export.md)."""
 WINDOW: Final = 1024
 """Lines per thread that are sorted by length together."""
 NEVER: Final = [[BLANK]]
-"""fairseq's <pad> by its name in an export, which both engines forbid in translations."""
+"""Name of fairseq's <pad> in an export, which both engines exclude from translations."""
 
 
 class Hypothesis(NamedTuple):
-    """A translation, and its log-probability (natural) over its length ** lenpen."""
+    """A translation, and its natural log-probability divided by its length ** lenpen."""
 
     text: str
     score: float
 
 
 class Engine(ABC):
-    """A loaded model. Raw text in, detokenised text out, in the order of the lines."""
+    """A loaded model: raw text in, detokenised text out, in the order of the lines."""
 
     cut: int = 0
-    """Number of lines so far that were too long for the model, and cut."""
+    """Number of lines so far that were truncated because they were too long for the model."""
 
     @abstractmethod
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
-        """Return as many translations of each line as the search keeps, the best first."""
+        """Return all translations that the search keeps for each line, best first."""
 
     def nbest(
         self, lines: Sequence[str], direction: Direction, count: int
@@ -68,7 +69,7 @@ class Translator(Engine):
         arguments: options of fairseq-generate (`--beam`, `--lenpen`, `--max-tokens` ...).
         cpu: ignore GPUs.
 
-    Raises ValueError with fairseq's message for options that it does not take.
+    Raises ValueError with fairseq's message for options that it does not accept.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class Translator(Engine):
         return result
 
     def _batches(self, lines: Sequence[str], language: str) -> Iterator[dict[str, Any]]:
-        """Yield the lines in batches, the shortest first; "id" has their numbers."""
+        """Yield batches of lines, shortest first; "id" contains their indices."""
         import torch
 
         from fairseq_deepnet.tools.fairseq_options import quiet
@@ -157,16 +158,16 @@ class Translator(Engine):
 
 
 class CTranslate2Model(Engine):
-    """A folder of `deepnet export --to ctranslate2`.
+    """A folder written by `deepnet export --to ctranslate2`.
 
     Args:
-        batch: sentences per batch; by default the best for the device.
+        batch: sentences per batch; by default the best number for the device.
         nbest: translations of each sentence.
-        at_once: let the threads share a batch, which answers a single line soonest; otherwise each
-            works on a batch of its own, which takes less time for many.
+        at_once: let all threads work on the same batch, which gives the lowest latency; otherwise
+            each thread has its own batch, which gives the highest throughput.
         cpu: ignore GPUs.
 
-    Raises ValueError without CTranslate2, and for another folder or a damaged one.
+    Raises ValueError if CTranslate2 is not installed or the folder is damaged or not an export.
     """
 
     def __init__(
@@ -211,7 +212,7 @@ class CTranslate2Model(Engine):
         )
 
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
-        """Return the search's best translations of each line with their scores."""
+        """Return the best translations of each line with their scores."""
         tokens, named = self.tokens.get("tokens", {}), self.tokens.get("source")
         prefix = [tokens[direction.target]] if self.tokens.get("target") else []
         first = [tokens[direction.source if named == "src" else direction.target]] if named else []

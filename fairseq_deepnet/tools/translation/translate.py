@@ -1,8 +1,8 @@
-"""`deepnet translate`: raw text in, text out, by a run, a checkpoint or an exported model.
+"""`deepnet translate`: translate raw text with a run, a checkpoint or an exported model.
 
-Reads files or standard input, one sentence per line, and writes a line for each, in the same order.
-Empty lines stay empty. Bytes that are not UTF-8 become U+FFFD. With --out the file appears when it
-is complete.
+Reads files or standard input, one sentence per line, and writes one line for each, in order. Empty
+lines stay empty. Bytes that are not UTF-8 become U+FFFD. With --out, the file appears when it is
+complete.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def output(path: Path | None) -> Iterator[BinaryIO]:
-    """Yield standard output, or a file that gets its name once it is complete."""
+    """Yield standard output, or a file that appears under its name when it is complete."""
     if path is None:
         yield sys.stdout.buffer
         return
