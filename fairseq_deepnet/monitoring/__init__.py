@@ -1,4 +1,4 @@
-"""Measurements inside a training run, on which the model does not depend.
+"""Measurements during a training run; the model does not depend on them.
 
-The monitor observes fairseq's trainer. Its hooks exist only during an update that is due.
+The monitor observes fairseq's trainer. Its hooks exist only during the updates that are measured.
 """

@@ -12,7 +12,7 @@ from ..anatomy import find_stacks
 from ..schemes import Sublayer
 
 LAYER: Final = "layer"
-"""Name of the part that is a whole layer."""
+"""Name of the part that covers a whole layer."""
 
 Slot = tuple[str, str, str, int]
 """Quantity, side, part, layer from 0."""

@@ -20,7 +20,7 @@ GRADIENTS: Final = ("gradient_norm", "embedding_gradient_norm")
 ACTIVATIONS: Final = ("branch_norm", "residual_norm", "layer_norm_input", "layer_norm_gradient")
 GAINS: Final = ("gain_drift", "gain_spread")
 OF_SPLIT: Final = (*GRADIENTS, *ACTIVATIONS)
-"""Quantities that can be measured on a sharded model, whose parameters no process has."""
+"""Quantities that can be measured on a sharded model, of which no process has all parameters."""
 
 _OF_LAYERS: Final = {
     "self_attn_layer_norm": "self_attn",
@@ -54,7 +54,7 @@ class Activations:
         self._handles: list[Any] = []
 
     def arm(self) -> None:
-        """Add hooks, before the forward pass."""
+        """Add the hooks before the forward pass."""
         self.disarm()
         # numerator and denominator of each slot, summed over micro-batches: LayerDrop leaves out
         # other layers in each. None: not measured

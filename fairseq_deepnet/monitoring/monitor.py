@@ -1,6 +1,6 @@
-"""The monitor: writes the quantities of each due update to monitor.jsonl and TensorBoard.
+"""The monitor: writes the quantities of each monitored update to monitor.jsonl and TensorBoard.
 
-The process that writes checkpoints measures. Gradients include all processes, activations only its
+The process that writes checkpoints measures. Gradients cover all processes, activations only its
 own share of the batch. To add a quantity, add a row to quantities.md and measure it in `gradients`
 or `end`.
 """
@@ -33,7 +33,7 @@ ON_PROBE: Final = ("model_update", "step_update", RANK, "update_bound")
 
 @dataclass(frozen=True)
 class MonitorSettings:
-    """Settings: what to measure, and how often."""
+    """Settings of the monitor: quantities and interval."""
 
     interval: int  # updates between two records
     quantities: tuple[str, ...]  # names in quantities.md

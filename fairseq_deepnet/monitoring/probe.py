@@ -1,4 +1,4 @@
-"""The probe: a fixed batch, the model's outputs for it, and its outputs at the start.
+"""The probe: a fixed batch, the model's outputs for it, and those of the initial model.
 
 Shapes: B = sentences, S, T = source and target length, C = channels, n = tokens.
 """
@@ -49,10 +49,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def first_sentences(trainer: Any, samples: Sequence[Any]) -> dict[str, Tensor]:
-    """Return the model's input for the first validation sentences.
+    """Return the first validation sentences as input of the model.
 
-    Runs with other batches so share a probe. Without such a set, or if its batches are split by
-    direction, the first training batch is the probe.
+    This makes runs with different batches share a probe. Without a validation set, or if its
+    batches are split by direction, the first training batch is the probe.
     """
     data, task = trainer.cfg.dataset, trainer.task
     dataset = task.datasets.get(data.valid_subset.split(",")[0])
@@ -70,10 +70,10 @@ def first_sentences(trainer: Any, samples: Sequence[Any]) -> dict[str, Tensor]:
 class Probe:
     """A model's outputs for a fixed batch, and the origin of accumulated updates.
 
-    A resumed run continues from the origin of its first start. The batch and F(x, theta_0) are in
-    a file. theta_0 is not, as it is as large as the model: a resumed run builds its model with the
-    same seed before it loads the checkpoint. The sum of all parameters as built shows whether the
-    file belongs to the run.
+    A resumed run continues from the origin of its first start. A file contains the batch and F(x,
+    theta_0), but not theta_0, which is as large as the model: a resumed run builds its model with
+    the same seed before it loads the checkpoint. The sum of all initial parameters shows whether
+    the file belongs to the run.
 
     Args:
         model: the model as built.
@@ -103,7 +103,7 @@ class Probe:
             self.net_input = utils.move_to_cuda(batch) if trainer.cuda else batch
 
     def start(self) -> None:
-        """Make the current parameters theta_0 unless it exists, and write the file."""
+        """Store the current parameters as theta_0, unless it exists, and write the file."""
         if self.initial is not None:
             return
         self.weights = self._built = _in_host_memory(self._live)
@@ -144,7 +144,7 @@ class Probe:
     def measure_ranks(
         self, stacks: Sequence[Stack], placement: NormPlacement
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Return `features`, and from the same pass the rank of the tokens in every layer."""
+        """Return `features` and, from the same pass, the rank of the tokens in every layer."""
         ranks: dict[Slot, Tensor] = {}
 
         def watch(module: nn.Module, slot: Slot, mask: Tensor) -> Any:
@@ -179,5 +179,5 @@ def distance(features: Tensor, reference: Tensor) -> float:
 
 
 def _in_host_memory(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Return copies in host memory, as theta_0 is seldom needed."""
+    """Return copies in host memory, as theta_0 is rarely needed."""
     return [weight.detach().to("cpu", copy=True) for weight in weights]

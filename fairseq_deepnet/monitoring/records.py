@@ -9,9 +9,10 @@ A line is a JSON object:
                 "embedding_gradient_norm": {"encoder": 0.1, "decoder": 0.2},   # Level.STACK
                 "gradient_norm": {"decoder": {"layer": [0.1, ...], "self_attn": [...], ...}}}}
 
-Lists run over the layers of a stack, bottom first; single values of a stack, such as the final
-LayerNorm of Pre-LN, are lists of length one. null means no number: a layer that LayerDrop skipped.
-Numbers that are not finite are the words "nan", "inf" and "-inf", which strict JSON lacks.
+Lists contain one value per layer of a stack, bottom first; single values of a stack, such as the
+final LayerNorm of Pre-LN, are lists of length one. null marks a missing value, such as a layer that
+LayerDrop skipped. Non-finite numbers are the words "nan", "inf" and "-inf", as strict JSON lacks
+them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Record = dict[str, Any]
 
 
 class Level(StrEnum):
-    """Unit with one value of a quantity."""
+    """Unit that has one value of a quantity."""
 
     MODEL = "model"
     STACK = "side"
@@ -89,7 +90,7 @@ def _numbers(value: Any) -> Any:
 
 
 def append(file: Path, record: Record) -> None:
-    """Append a line to a JSON-lines file; after a crash it may be cut off."""
+    """Append a line to a JSON-lines file; a crash may truncate it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8") as lines:
         lines.write(_line(record))

@@ -1,14 +1,14 @@
 """Training configs: flat YAML files of fairseq-train options that build on one another.
 
 A key is a long option of fairseq-train without its dashes (`max-tokens: 4096`). `defaults: [base]`
-reads other files of the same folder first; later values win. null removes an option. `recipe:`
-holds entries that are no options of fairseq (data folder, global batch).
+reads other files of the same folder first; later values take precedence. null removes an option.
+`recipe:` contains entries that are not options of fairseq (data folder, global batch).
 
-A config or sweep may come from a stranger. It may therefore set no option that names a file or
-folder to write, code, or an address; these are for the command line.
+A config or sweep may come from a stranger. It therefore cannot set options that name code, an
+address, or a file or folder to write; these belong on the command line.
 
-A `total-num-update` that equals `max-update` follows it where a later file or the command line sets
-only `max-update`: otherwise a longer run would end with a learning rate of 0.
+If `total-num-update` equals `max-update`, it follows a `max-update` that is changed by a later file
+or the command line. Otherwise a longer run would end with a learning rate of 0.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def find_config(name: str, folder: Path = CONFIG_FOLDER) -> Path:
 
 
 def read_yaml(path: Path, what: str = "config", of: str = "option: value") -> dict[str, Any]:
-    """Return a file's mapping `of` keys and values; ValueError if it is no such `what`."""
+    """Return the mapping `of` keys and values in a file; ValueError if it is not a valid `what`."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
@@ -108,7 +108,7 @@ def read_yaml(path: Path, what: str = "config", of: str = "option: value") -> di
 
 
 def _plain(key: object, value: object, source: str) -> Value:
-    """Return a value as argparse takes it; a list is joined by commas, as fairseq reads lists."""
+    """Return a value as text for argparse; lists are joined by commas, as fairseq reads them."""
     if isinstance(value, list) and all(isinstance(item, int | float | str) for item in value):
         return ",".join(map(str, value))
     if value is None or isinstance(value, bool | int | float | str):
@@ -119,7 +119,7 @@ def _plain(key: object, value: object, source: str) -> Value:
 
 
 def override(config: Config, content: Mapping[str, Any], source: str) -> None:
-    """Let the options and the `recipe` of `content` override a config's; null removes an option.
+    """Override options and `recipe` of a config by those of `content`; null removes an option.
 
     `source` is the file (or command line) of `content`. The `defaults` of `content` are ignored.
     """
@@ -165,7 +165,7 @@ def _load_into(config: Config, path: Path, depth: int = 0, recorded: bool = Fals
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Return key and value of `key=value`, the value as YAML reads it."""
+    """Return key and value of `key=value`, with the value parsed as YAML."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ValueError(f"{text!r} is not of the form key=value")
@@ -173,7 +173,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """Return a value as YAML reads it; ValueError for invalid YAML."""
+    """Return a value parsed as YAML; ValueError for invalid YAML."""
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -204,7 +204,7 @@ def recorded_config(run: Path) -> Config:
 
 
 def to_arguments(options: Mapping[str, Value]) -> list[str]:
-    """Return fairseq-train's argument list: true is a bare flag, false and null are left out."""
+    """Return fairseq-train's arguments: true becomes a flag, false and null are left out."""
     arguments = []
     for key, value in options.items():
         if value is None or value is False:

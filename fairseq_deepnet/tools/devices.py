@@ -1,4 +1,4 @@
-"""Cores and GPUs of this machine: number and memory."""
+"""Number of cores, and number and memory of GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def threads_of(processes: int, cores: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """The processes that share one update."""
+    """The processes that compute one update together."""
 
     gpus: int  # GPUs of each node; 0 trains on the CPU
     cpu_processes: int = 1  # data-parallel processes if there are no GPUs
@@ -36,7 +36,7 @@ class Devices:
 
     @property
     def total(self) -> int:
-        """Number of processes; each holds one model and one part of the batch."""
+        """Number of processes; each has one model and one part of the batch."""
         return (self.gpus or self.cpu_processes) * self.nodes
 
     def __str__(self) -> str:
@@ -54,9 +54,9 @@ def choose_devices(
     Args:
         wanted: a number of GPUs per node, or "all" for all visible GPUs
         cpu_processes: processes per node without GPUs
-        nodes: machines
+        nodes: number of nodes
         visible: GPUs of this machine
-        elsewhere: the devices are those of another machine, so `wanted` may exceed `visible`
+        elsewhere: the devices belong to another machine, so `wanted` may exceed `visible`
     """
     if min(cpu_processes, nodes) < 1:
         raise ValueError(f"NODES={nodes}, CPU_PROCESSES={cpu_processes}: at least 1 is needed")
@@ -81,10 +81,10 @@ def _gpu_name(number: int) -> str:
 
 
 def use_gpu(number: int | None) -> None:
-    """Make one GPU visible to this process, or none; before torch first uses a device."""
+    """Make one GPU or none visible to this process, before torch first uses a device."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "" if number is None else _gpu_name(number)
 
 
 def machine_gib() -> float:
-    """Return the memory of this machine, which a training on the CPU uses."""
+    """Return the memory of this machine, which training on the CPU uses."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

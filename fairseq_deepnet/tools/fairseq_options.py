@@ -1,6 +1,6 @@
-"""fairseq's own command-line parser, called from Python.
+"""fairseq's command-line parser, called from Python.
 
-`deepnet options` prints the options of an architecture, which fairseq-train --help leaves out.
+`deepnet options` prints the options of an architecture, which fairseq-train --help omits.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def _parse(
 
 def training_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """Return fairseq-train's parser, with the options of the architecture, task, criterion and
-    optimiser that `arguments` choose. Raises ValueError with fairseq's message where it would exit.
+    optimiser in `arguments`. Raises ValueError with fairseq's message where it would exit.
     """
     return _parse(arguments, parse_known=True)[0]
 
 
 def parse_training(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse arguments as fairseq-train does, architecture defaults included."""
+    """Parse arguments as fairseq-train does, including the architecture's defaults."""
     args: argparse.Namespace = _parse(arguments)[1]
     return args
 
@@ -76,7 +76,7 @@ def parse_generation(arguments: Sequence[str]) -> Any:
 
 
 def read_options(words: Sequence[str]) -> dict[str, bool | int | str]:
-    """Return the options on a command line by name, as a config holds them; switches are true.
+    """Return the options on a command line by name, as in a config; switches are true.
 
     fairseq's parser checks names and values later. Raises ValueError for a word without an option.
     """

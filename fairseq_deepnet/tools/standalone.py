@@ -1,4 +1,4 @@
-"""Models without a corpus: built from an arch's name and options, as fairseq builds them."""
+"""Models without a corpus, built from an arch's name and options as fairseq builds them."""
 
 from argparse import Namespace
 from typing import Any
@@ -16,9 +16,9 @@ from fairseq_deepnet.tools.fairseq_options import quiet
 
 
 class VocabularyTask:
-    """The part of a fairseq task that a model is built from: two dictionaries, here equal.
+    """The part of a fairseq task that a model needs: two dictionaries, which are equal here.
 
-    `vocabulary` counts entries, fairseq's four special symbols included.
+    `vocabulary` is the number of entries, including fairseq's four special symbols.
     """
 
     def __init__(self, vocabulary: int) -> None:
@@ -36,10 +36,10 @@ def usual_task(arch: str) -> str:
 
 
 def build_from_arguments(args: Namespace, vocabulary: int, target: int | None = None) -> Any:
-    """Build the model that fairseq-train's parsed arguments describe.
+    """Build the model described by fairseq-train's parsed arguments.
 
-    `vocabulary` counts the entries of the dictionary, `target` those of another target dictionary.
-    Raises ValueError for an unknown arch and for options that its model refuses.
+    `vocabulary` is the number of entries of the dictionary, `target` that of a different target
+    dictionary. Raises ValueError for an unknown arch and for options that its model refuses.
     """
     if args.arch not in ARCH_CONFIG_REGISTRY:
         raise ValueError(f"arch {args.arch} is known neither to fairseq nor to this plugin")

@@ -1,10 +1,10 @@
-"""--on-divergence fallback: roll a diverged run back, and change its options step by step.
+"""--on-divergence fallback: roll back a diverged run and change its options step by step.
 
     --fallbacks "lr*0.5, lr*0.5, update-freq*2"
 
-Commas separate the steps. Each multiplies one option by a factor, in addition to the steps before
-it. fallback.json in the run folder records the steps and not their results: they are applied to the
-options of each start, so that another number of devices, with another update-freq, stays possible.
+Commas separate the steps. Each multiplies one option by a factor, in addition to the previous
+steps. fallback.json in the run folder records the steps rather than their results. They are applied
+to the options of each start, so the number of devices, and thus update-freq, may still change.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def parse(text: str) -> list[str]:
 
 
 def arguments(steps: Sequence[str], options: Mapping[str, Any]) -> list[str]:
-    """Return what the steps add to a command line with these parsed options.
+    """Return the options that the steps add to a command line with these parsed options.
 
     Raises ConfigurationError for an option that is not set.
     """
@@ -80,9 +80,9 @@ def describe(taken: Sequence[Mapping[str, Any]]) -> str:
 def take(run: Path, change: str, ended: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Roll a run back and record a fallback; return all fallbacks.
 
-    Checkpoints of later updates, and those that cannot be read, are moved aside; the newest of the
-    others becomes checkpoint_last.pt. The record is written last: after a kill in between, the next
-    start takes the fallback again and moves the rest.
+    Later checkpoints and unreadable ones are moved aside; the newest remaining one becomes
+    checkpoint_last.pt. The record is written last: if the process is killed before that, the next
+    start repeats the fallback.
 
     Args:
         run: the run folder

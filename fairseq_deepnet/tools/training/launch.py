@@ -1,7 +1,8 @@
-"""Options that follow from the devices: share of the global batch, precision, and the launcher.
+"""Options that depend on the devices: share of the global batch, precision, and the launcher.
 
-One process is fairseq-train itself. torchrun starts several. It passes signals on, ends all
-processes when one fails, and sets the variables that fairseq reads (RANK, WORLD_SIZE, MASTER_ADDR):
+A single process is fairseq-train itself; several are started by torchrun. It passes signals on,
+ends all processes when one fails, and sets the variables that fairseq reads (RANK, WORLD_SIZE,
+MASTER_ADDR):
 
 - one node: torchrun --standalone
 - several: the same command on every node, with NODE_RANK and MASTER_ADDR
@@ -25,7 +26,7 @@ LAUNCHERS: Final = ("auto", "torchrun", "slurm")
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Work of the supervisor, described without torch or fairseq."""
+    """Entry points of the supervisor, without importing torch or fairseq."""
 
     status: int = 0  # exit status if there is no command
     command: tuple[str, ...] = ()  # fairseq-train or its launcher, with all options
@@ -45,7 +46,7 @@ def parse_tokens(value: object) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """One update: `devices` x `max_tokens` x `update_freq` tokens at most."""
+    """One update of at most `devices` x `max_tokens` x `update_freq` tokens."""
 
     max_tokens: int
     update_freq: int
@@ -67,10 +68,10 @@ class Batch:
 
 
 def split_batch(wanted: int, max_tokens: int, devices: int) -> Batch:
-    """Share `wanted` tokens per update among devices that hold `max_tokens` each.
+    """Distribute `wanted` tokens per update over devices that hold `max_tokens` each.
 
-    If one step of all devices exceeds `wanted`, each takes an equal, smaller share. Otherwise
-    update-freq is the nearest whole number.
+    If a single step of all devices exceeds `wanted`, each takes an equal, smaller share. Otherwise
+    update-freq is rounded to the nearest integer.
     """
     if wanted < devices:
         raise ValueError(f"{wanted} tokens cannot be shared among {devices} devices")
@@ -81,7 +82,7 @@ def split_batch(wanted: int, max_tokens: int, devices: int) -> Batch:
 
 
 def precision_arguments(precision: str, has_gpus: bool, elsewhere: bool = False) -> list[str]:
-    """Return fairseq-train's option for a precision; "auto" on GPUs is bf16 or else fp16.
+    """Return fairseq-train's option for a precision; "auto" selects bf16 or else fp16 on GPUs.
 
     GPUs `elsewhere` than on this machine are assumed to support bf16, as all since 2020 do.
 
@@ -104,13 +105,13 @@ class Launcher:
 
     Attributes:
         name: torchrun or slurm.
-        devices: those of each node, and the number of nodes.
-        node_rank: this node, from 0 (torchrun).
+        devices: devices of each node, and the number of nodes.
+        node_rank: index of this node, from 0 (torchrun).
         address: host of node 0, reachable from all nodes; empty for one node.
         port: port of that host.
-        job: SLURM's number of the job.
+        job: SLURM's job number.
         cores: cores of each SLURM task; a job step does not inherit them from its job.
-        grace: seconds that processes have to end after a signal.
+        grace: seconds that processes have to exit after a signal.
     """
 
     name: str
@@ -125,7 +126,7 @@ class Launcher:
     def arguments(self, sharded: bool = False) -> list[str]:
         """Return fairseq-train's options for the devices, the same on every node.
 
-        Backend pytorch_ddp does not start on the CPU; legacy_ddp with gloo does, and
+        On the CPU, the pytorch_ddp backend does not start. legacy_ddp with gloo does, and so does
         fully_sharded, if the model is `sharded`.
         """
         world = ["--distributed-world-size", str(self.devices.total)]
@@ -142,7 +143,7 @@ class Launcher:
         return [*world, *cpu, "--distributed-no-spawn", "--device-id", "0", *rendezvous]
 
     def prefix(self) -> list[str]:
-        """Return the words before fairseq-train on this node."""
+        """Return the words that precede fairseq-train on this node."""
         nodes, words = self.devices.nodes, []
         if self.name == "slurm":
             words += ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
@@ -180,7 +181,7 @@ def choose_launcher(
         environment: MASTER_ADDR, MASTER_PORT and SLURM's variables are read
         is_dry: nothing is started, so the addresses of nodes may be missing
 
-    Raises ValueError that names the variable which is missing or contradicts another.
+    Raises ValueError, naming the variable that is missing or contradicts another.
     """
     if node_rank is not None and not 0 <= node_rank < devices.nodes:
         raise ValueError(f"NODE_RANK={node_rank}: NODES={devices.nodes} are numbered from 0")

@@ -1,7 +1,6 @@
 """fairseq-train's log as short lines on the screen.
 
-The log has everything. A line that is not understood is shown unchanged, because it may explain a
-crash.
+The log contains everything. Unknown lines are shown unchanged, because they may explain a crash.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Progress:
     """Selects and shortens the lines of a log.
 
     Args:
-        max_update: last update of the run, for the time left; 0 if unknown
+        max_update: last update of the run, for the remaining time; 0 if unknown
 
     Attributes:
         updates: the last update in the log
@@ -44,7 +43,7 @@ class Progress:
         self.rest = b""
 
     def read(self, log: BinaryIO, is_over: bool = False) -> list[str]:
-        """Return what to print of the complete lines added to the log; of all if it `is_over`."""
+        """Return the lines to print for the complete lines added to the log, or all if `is_over`."""
         *lines, self.rest = (self.rest + log.read()).split(b"\n")
         if is_over and self.rest:
             lines.append(self.rest)
@@ -52,7 +51,7 @@ class Progress:
         return [text for text in texts if text is not None]
 
     def show(self, line: str) -> str | None:
-        """Return what to print for a line of the log, if anything."""
+        """Return the text to print for a line of the log, or None."""
         match = _RECORD.fullmatch(line)
         if match is None:
             # the lines of a printed model or a traceback follow their first line

@@ -1,4 +1,4 @@
-"""A run folder: its records, and the refusal to resume with other settings or data."""
+"""A run folder: its records, and refusal to resume with different settings or data."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def record(
 def refuse_changes(run: Path, config: configs.Config, data: Path, resume: bool) -> list[str]:
     """Return the differences from the settings of the recorded run.
 
-    Raises ValueError if a run with checkpoints has other settings, unless `resume` is set, or other
-    data.
+    Raises ValueError if a run with checkpoints has different settings (unless `resume` is set) or
+    different data.
     """
     is_trained = any(run.glob("checkpoints/*.pt"))
     if not (run / "config.yaml").is_file():

@@ -1,5 +1,7 @@
-"""The plan of a training run: config, command line, data folder and devices are checked against
-each other and against the run folder, recorded there, and printed in five lines.
+"""The plan of a training run.
+
+Config, command line, data folder and devices are checked against each other and against the run
+folder, recorded there, and printed in five lines.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ from fairseq_deepnet.tools.training import fallbacks, launch, run_folder
 from fairseq_deepnet.tools.training.launch import Plan
 
 MANAGED: Final = ("save-dir", "user-dir", "cpu", "distributed-world-size", "bf16", "fp16")
-"""Options that follow from RUN, GPUS, CPU_PROCESSES and PRECISION."""
+"""Options that RUN, GPUS, CPU_PROCESSES and PRECISION determine."""
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A checked run of which nothing is written yet."""
+    """A checked run; nothing is written yet."""
 
     config: configs.Config  # with the options of the command line
     data: Path  # folder
@@ -68,10 +70,10 @@ class PlannedRun:
 
 
 def check_data(data: Path, config: configs.Config) -> None:
-    """Check that a data folder exists and holds what a config's task trains on.
+    """Check that a data folder exists and contains the data of a config's task.
 
-    Raises FileNotFoundError that names the script which builds the folder, and ValueError for a
-    task of another kind.
+    Raises FileNotFoundError, naming the script that builds the folder, and ValueError for a task of
+    another kind.
     """
     script = config.recipe.get("preprocess") or "scripts/preprocess.sh"
     if not any(data.glob("dict*.txt")) or not any(data.glob("train*.idx")):
@@ -95,9 +97,9 @@ def check_data(data: Path, config: configs.Config) -> None:
 
 
 def settle(args: argparse.Namespace) -> PlannedRun:
-    """Return the run that the arguments of `deepnet train` describe.
+    """Return the run described by the arguments of `deepnet train`.
 
-    Raises ValueError or OSError for what the user can fix.
+    Raises ValueError or OSError for errors that the user can fix.
     """
     config = configs.load_config(args.config)
     configs.override(config, fairseq_options.read_options(args.extra), "command line")
@@ -175,7 +177,7 @@ def _build_command(
 def plan_run(args: argparse.Namespace) -> Plan:
     """Plan a start, a resume, or the fallback after a recorded divergence; record the plan.
 
-    Raises ValueError or OSError for what the user can fix, before anything is written.
+    Raises ValueError or OSError for errors that the user can fix, before anything is written.
     """
     training = settle(args)
     launcher, run, parsed = training.launcher, training.run, training.parsed
@@ -229,9 +231,9 @@ def plan_run(args: argparse.Namespace) -> Plan:
 
 
 def _continuing(command: list[str], has_checkpoints: bool) -> list[str]:
-    """Return a command that begins with its --restore-file once, and resumes after that.
+    """Return a command that starts from its --restore-file once and then resumes.
 
-    This is fairseq's --continue-once; the --reset-* options apply to the beginning, too.
+    This is fairseq's --continue-once; the --reset-* options also apply only to that start.
     """
     if "--restore-file" not in command:
         return list(command)

@@ -10,8 +10,8 @@ these exit statuses:
     143   ended by a signal without a checkpoint
     2     an error that the user can fix; otherwise the status of the child
 
-Nothing here imports torch or fairseq: memory is for the training. Plans are computed in processes
-that end before the training begins.
+To leave memory to the training, this module imports neither torch nor fairseq. Plans are computed
+in processes that exit before the training starts.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from fairseq_deepnet.tools.training.progress import Progress
 
 RUNS: Final = ROOT / "runs"
 TICK: Final = 0.1
-"""Seconds between two looks at the child."""
+"""Interval in seconds at which the child is checked."""
 LEEWAY: Final = 15.0
-"""Seconds between the end of the grace period, when torchrun kills its processes, and a kill."""
+"""Seconds from the end of the grace period, when torchrun kills its processes, until a kill."""
 ENDING: Final = 2.0
-"""Seconds in which a signal repeats the one before, and in which a previous run may still exit."""
+"""Seconds within which a signal counts as a repetition, and a previous run may still exit."""
 TAIL: Final = 1 << 16
-"""Bytes at the end of the log in which errors are searched for."""
+"""Number of bytes at the end of the log that are searched for errors."""
 ERROR: Final = "\nfairseq_deepnet: error: "
-"""Beginning of the line that ends fairseq-train after an error that the user can fix."""
+"""Prefix of the line in which fairseq-train reports an error that the user can fix."""
 _DONE: Final = "| fairseq_cli.train | done training in "
 
 
@@ -128,10 +128,10 @@ class Child:
     """The process that the supervisor starts on this machine; it writes into the log itself.
 
     Args:
-        plan: with the command
+        plan: the plan, with the command
         run: the run folder
-        node: number of this machine, from 0
-        grace: seconds that it has to end after a signal
+        node: index of this machine, from 0
+        grace: seconds that it has to exit after a signal
     """
 
     def __init__(self, plan: Plan, run: Path, node: int = 0, grace: float = 90) -> None:
@@ -144,7 +144,7 @@ class Child:
         self.ends_by = math.inf  # later, the processes were killed
 
     def train(self, caught: deque[int]) -> int:
-        """Train, and pass the `caught` signals on; return the exit status."""
+        """Train, and pass the signals in `caught` on; return the exit status."""
         say(f"training; everything is logged in {self.log}; Ctrl-C saves and stops")
         process = self._start()
         with self.log.open("rb") as log:
@@ -168,7 +168,7 @@ class Child:
 
     @property
     def _ending(self) -> signal.Signals:
-        """Signal that ends the training: srun kills its tasks at SIGTERM and passes others on."""
+        """Signal that ends the training; at SIGTERM srun kills its tasks, others it passes on."""
         return signal.SIGUSR1 if self.launcher == "srun" else signal.SIGTERM
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -197,7 +197,7 @@ class Child:
             self.ends_by = now - LEEWAY
 
     def tail(self) -> str:
-        """Return the end of what this child has logged."""
+        """Return the end of the log of this child."""
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             file.seek(max(self.begins, self.log.stat().st_size - TAIL))
             return file.read().decode("utf-8", errors="replace")
@@ -235,7 +235,7 @@ def _signal(number: int, process: int) -> None:
 
 @contextlib.contextmanager
 def _caught_signals() -> Iterator[deque[int]]:
-    """Collect the signals that end a training, instead of acting on them."""
+    """Collect the signals that end a training instead of acting on them."""
     caught: deque[int] = deque()
     before: dict[int, Any] = {}
     for number in (*ended.PREEMPTING, signal.SIGHUP, signal.SIGINT):
@@ -250,9 +250,9 @@ def _caught_signals() -> Iterator[deque[int]]:
 
 @contextlib.contextmanager
 def _locked(run: Path, wanted: bool) -> Iterator[None]:
-    """Lock a run folder, before its first record is written, for one training at a time.
+    """Lock a run folder for one training at a time, before its first record is written.
 
-    Child processes inherit the lock. A folder that stays empty is removed.
+    Child processes inherit the lock. A folder that remains empty is removed.
     """
     if not wanted:
         yield
