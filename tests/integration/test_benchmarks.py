@@ -63,7 +63,7 @@ def test_training_speed_compares_systems_goes_on_without_one_and_keeps_every_num
     assert both[0][0]["parameters"] == both[1][0]["parameters"]
 
 
-ROWS = (slice(4), slice(4, 15), slice(15, 17), slice(17, None))
+ROWS = (slice(4), slice(6, 17), slice(17, 19), slice(19, None))  # 4, 5: streams, not judged
 
 
 @pytest.mark.slow
