@@ -18,9 +18,9 @@ class ConfigurationError(ValueError):
     """
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return the end of an error message that suggests the nearest known name, or ""."""
-    matches = difflib.get_close_matches(name, list(known), n=1)
+    matches = difflib.get_close_matches(name, list(names), n=1)
     return f"; did you mean {matches[0]}?" if matches else ""
 
 
@@ -29,8 +29,8 @@ def explain_usage(message: str, parser: argparse.ArgumentParser) -> str:
     words = message.removeprefix("unrecognized arguments: ")
     if words != message:
         name = words.split()[0].partition("=")[0].lstrip("-")
-        known = [option.lstrip("-") for option in parser._option_string_actions]
-        return f"unknown {words}{did_you_mean(name, known)}"
+        names = [option.lstrip("-") for option in parser._option_string_actions]
+        return f"unknown {words}{did_you_mean(name, names)}"
     if "invalid choice: " not in message:
         return message.replace("invalid <lambda> value", "invalid value")
     head, _, tail = message.partition(" (choose from ")

@@ -100,7 +100,7 @@ def shortened(text: str, width: int = 60) -> str:
 def _items(value: Any) -> int:
     """Count a value and all values that it contains."""
     if isinstance(value, dict):
-        return 1 + sum(_items(key) + _items(one) for key, one in value.items())
+        return 1 + sum(_items(key) + _items(item) for key, item in value.items())
     return 1 + sum(map(_items, value)) if isinstance(value, list | tuple | set) else 1
 
 
@@ -133,8 +133,8 @@ def check_options(options: object, source: str) -> None:
     """
     for name, value in _entries(options):
         try:
-            known = name.replace("-", "_") in EVALUATED
-            if known and value and not value.startswith("${"):
+            is_evaluated = name.replace("-", "_") in EVALUATED
+            if is_evaluated and value and not value.startswith("${"):
                 evaluate(value, name)
         except ConfigurationError as error:
             raise ConfigurationError(f"{source}: {error}") from None

@@ -25,8 +25,8 @@ class Observer:
         Parameters are still those before the update.
         """
 
-    def end(self, trainer: Any, update: int, made: bool) -> None:
-        """Called after the optimiser's step, or after a failed attempt (`made` is False)."""
+    def end(self, trainer: Any, update: int, updated: bool) -> None:
+        """Called after the optimiser's step, or after a failed attempt (`updated` is False)."""
 
     def loaded(self, trainer: Any, update: int) -> None:
         """Called after loading a checkpoint with `update` updates, or 0 without a checkpoint."""

@@ -112,8 +112,8 @@ class Preemption(Observer):
         if trainer.is_data_parallel_master:
             ended.clear(run_folder(Path(trainer.cfg.checkpoint.save_dir)))
 
-    def end(self, trainer: Any, update: int, made: bool) -> None:
-        self.is_updated = made
+    def end(self, trainer: Any, update: int, updated: bool) -> None:
+        self.is_updated = updated
 
     def logged(self) -> None:
         """Act on a signal after an update, before fairseq validates and saves."""

@@ -246,9 +246,9 @@ class LossScale:
         self._updates = 0
         self._scales: deque[tuple[int, float]] = deque(maxlen=TRIES)
 
-    def add(self, update: int, scale: float, made: bool) -> None:
+    def add(self, update: int, scale: float, updated: bool) -> None:
         """Add the loss scale after an attempted update."""
-        self._updates += made
+        self._updates += updated
         if self._updates < SETTLED:
             self._scales.clear()
         self._scales.append((update, scale))

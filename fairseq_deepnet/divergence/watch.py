@@ -167,13 +167,13 @@ class Judge(Observer):
         measured = self.norms.measure(scale).get("gradient_norm", {})
         return {side: parts[LAYER] for side, parts in measured.items()}
 
-    def end(self, trainer: Any, update: int, made: bool) -> None:
+    def end(self, trainer: Any, update: int, updated: bool) -> None:
         if self.over:
             return  # with an error, which has been reported
         scaler = getattr(trainer.optimizer, "scaler", None)
         if scaler is not None:
-            self.scale.add(update, float(scaler.loss_scale), made)
-        if made:
+            self.scale.add(update, float(scaler.loss_scale), updated)
+        if updated:
             self._read(update)
         detectors = (self.spike, self.stalled, self.vanished, self.scale)
         findings = [detector.finding for detector in detectors if detector.finding is not None]
@@ -242,9 +242,9 @@ class Watch(Observer):
         self.save_dir = Path(trainer.cfg.checkpoint.save_dir)
         self.over = False
 
-    def end(self, trainer: Any, update: int, made: bool) -> None:
+    def end(self, trainer: Any, update: int, updated: bool) -> None:
         is_single = trainer.data_parallel_world_size == 1
-        if not self.over and (is_single or (made and update % LOOK == 0)):
+        if not self.over and (is_single or (updated and update % LOOK == 0)):
             due = self.judge is not None and self.judge.due is not None
             if broadcast_from_rank0(trainer, due):
                 self._stop(trainer, update)

@@ -67,7 +67,7 @@ def beside_paper(ours: Mapping[str, Any], column: str) -> str:
     return f"{markdown(rows)}\n\nThe paper's numbers: {table.metric}."
 
 
-def raw_files(given: Path | None, corpus: str | None) -> Path | None:
+def raw_files(path: Path | None, corpus: str | None) -> Path | None:
     """Return the path of a set's published files; None for a set that sacreBLEU provides.
 
     A spBLEU model that was downloaded with them is used unless FLORES101_SPM names another.
@@ -77,7 +77,7 @@ def raw_files(given: Path | None, corpus: str | None) -> Path | None:
         os.environ["FLORES101_SPM"] = str(spm)
     if corpus is None:
         return None
-    raw = given or DOWNLOADS / corpus
+    raw = path or DOWNLOADS / corpus
     if not raw.exists():
         raise FileNotFoundError(f"no {raw}: run deepnet download {corpus}, or set RAW")
     return raw

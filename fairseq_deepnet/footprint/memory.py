@@ -81,8 +81,8 @@ def follow(model: Model, training: Training, parameters: Parameters, batch: Micr
     weights, state = parameters.total * element, optimiser_state(training, parameters)
     passing = 0
     if training.sharded:
-        held = 0 if training.offload else 1 / training.devices
-        weights, state = math.ceil(parameters.total * FP32 * held), math.ceil(state * held)
+        share = 0 if training.offload else 1 / training.devices
+        weights, state = math.ceil(parameters.total * FP32 * share), math.ceil(state * share)
         passing = _gathered(model, training, parameters)
     has_masters = not (
         training.precision == "fp32" or training.memory_efficient or training.sharded
@@ -198,12 +198,12 @@ def _gathered(model: Model, training: Training, parameters: Parameters) -> int:
             unit, each * min(depth, unit_length(each * element, segment, training.unit_bytes))
         )
     root = parameters.embeddings + parameters.projection
-    held = root * element + unit * (element + 2 * FP32)
+    total = root * element + unit * (element + 2 * FP32)
     if training.reshard:
-        return held + 2 * unit * element
+        return total + 2 * unit * element
     layers = parameters.total - root
     summed = parameters.total * FP32 if training.update_freq > 1 else 0
-    return held + layers * element + summed
+    return total + layers * element + summed
 
 
 # Forward and backward

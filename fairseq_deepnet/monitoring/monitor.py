@@ -130,8 +130,8 @@ class Monitor(Observer):
         self._record = {"update": update, "lr": float(trainer.get_lr()), "values": values}
         self._features = self.probe.features() if self._wants("step_update") else None
 
-    def end(self, trainer: Any, update: int, made: bool) -> None:
-        if self._is_due(update) and made:
+    def end(self, trainer: Any, update: int, updated: bool) -> None:
+        if self._is_due(update) and updated:
             self._record["values"] |= self.activations.collect() | self._on_probe()
             if self._wants(*GAINS) and self.placement is NormPlacement.POST:
                 self._record["values"] |= measure_gains(self.stacks)

@@ -92,8 +92,8 @@ def scatter(model: ShardedModel, read: Any) -> dict[str, Any]:
 def skeleton(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return an optimiser's state with placeholders for its sharded tensors."""
     values = {
-        index: {key: BY_ROWS if _is_split(value) else value for key, value in one.items()}
-        for index, one in state["state"].items()
+        index: {key: BY_ROWS if _is_split(value) else value for key, value in values.items()}
+        for index, values in state["state"].items()
     }
     return {**state, "state": values, **({WEIGHTS: None} if WEIGHTS in state else {})}
 

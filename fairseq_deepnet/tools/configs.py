@@ -133,8 +133,8 @@ def override(config: Config, content: Mapping[str, Any], source: str) -> None:
         if key == "recipe":
             entries = value if isinstance(value, dict) else {str(value): None}
             for unknown in entries.keys() - set(RECIPE_KEYS):
-                known = ", ".join(RECIPE_KEYS)
-                raise ValueError(f"{source}: recipe: unknown key {unknown!r}; choose from {known}")
+                keys = ", ".join(RECIPE_KEYS)
+                raise ValueError(f"{source}: recipe: unknown key {unknown!r}; choose from {keys}")
             config.recipe |= {name: _plain(name, entry, source) for name, entry in value.items()}
             continue
         literals.check_name(str(key), source)

@@ -98,8 +98,8 @@ def choose_model(target: Path, average: int) -> TrainedModel:
     raise FileNotFoundError(f"{shown(folder)} has no checkpoint_best.pt or checkpoint_last.pt yet")
 
 
-def find_data(model: TrainedModel, given: Path | None, spm: str | None = None) -> DataFolder:
-    """Return the data folder: the given one, or that recorded by the run or the checkpoint.
+def find_data(model: TrainedModel, path: Path | None, spm: str | None = None) -> DataFolder:
+    """Return the data folder: `path`, or the folder recorded by the run or the checkpoint.
 
     Args:
         spm: the sentencepiece model of a folder written by fairseq-preprocess, or "none".
@@ -107,8 +107,8 @@ def find_data(model: TrainedModel, given: Path | None, spm: str | None = None) -
     Raises ValueError if dictionaries or subwords of the folder have changed since it was built, or
     differ from those that the run was trained with.
     """
-    if given is not None:
-        data = inside_project(given)
+    if path is not None:
+        data = inside_project(path)
     elif model.run is not None:
         data = ROOT / str(recorded_config(model.run).recipe.get("data", ""))
     else:
@@ -179,8 +179,8 @@ def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
     """
     task = task_options(checkpoint)
     if (task.get("_name") == MULTILINGUAL_TASK) != folder.is_multilingual:
-        one, many = "one language pair", "many language pairs"
-        trained, there = (one, many) if folder.is_multilingual else (many, one)
+        pair, many = "one language pair", "many language pairs"
+        trained, there = (pair, many) if folder.is_multilingual else (many, pair)
         raise ValueError(
             f"{checkpoint} was trained on {trained}, and {folder.path} has {there}; set DATA=FOLDER"
         )

@@ -172,12 +172,12 @@ def test_vanished_gradients_are_believed_at_the_third_look_and_dated_after_the_l
     assert vanished.finding is None
 
 
-def scales(values: list[float], minimum: float = 1e-4, made: bool = False) -> LossScale:
+def scales(values: list[float], minimum: float = 1e-4, updated: bool = False) -> LossScale:
     scale = LossScale(minimum)
     for update in range(1, 31):
-        scale.add(update, values[0], made=True)
+        scale.add(update, values[0], updated=True)
     for value in values:
-        scale.add(31, value, made)
+        scale.add(31, value, updated)
     return scale
 
 
@@ -190,4 +190,4 @@ def test_a_loss_scale_that_falls_seven_times_over_is_a_collapse_before_fairseq_g
 
 
 def test_a_loss_scale_that_falls_now_and_then_and_rises_again_is_healthy() -> None:
-    assert scales([128.0, 64.0, 128.0, 64.0, 32.0, 64.0] * 100, made=True).finding is None
+    assert scales([128.0, 64.0, 128.0, 64.0, 32.0, 64.0] * 100, updated=True).finding is None

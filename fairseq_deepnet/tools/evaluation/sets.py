@@ -157,8 +157,8 @@ def make(name: str, raw: Path | None, out: Path, model: Sequence[str]) -> dict[s
     `out` contains another set.
     """
     content = definition(name)
-    known = {entry.code: own for own in model if (entry := find(own))}
-    called = {code: known[code] for code in content["languages"] if code in known}
+    own_codes = {entry.code: own for own in model if (entry := find(own))}
+    called = {code: own_codes[code] for code in content["languages"] if code in own_codes}
     request = {"set": name, "languages": called, "raw": str(raw.resolve()) if raw else None}
     facts = record_of(out / RECORD, request, "remove its folder")
     if facts is not None:
