@@ -9,18 +9,13 @@ import pytest
 from fairseq_deepnet.tools.corpora.text import count_words, find_side, normalise, read_lines
 
 
-def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
+def test_only_a_newline_ends_a_line_also_of_windows_and_a_byte_order_mark_is_no_text(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "text"
-    odd = ["a\u2028b", "c\x85d", "e\x0bf\x0cg", "h\ri", "j\x1ck"]
-    path.write_bytes("".join(f"{line}\n" for line in odd).encode())
-    assert list(read_lines(path)) == odd
-    assert path.read_bytes().count(b"\n") == len(odd)
-
-
-def test_byte_order_mark_and_windows_line_ends_are_not_text(tmp_path: Path) -> None:
-    path = tmp_path / "text"
-    path.write_bytes(b"\xef\xbb\xbfone\r\n\xef\xbb\xbftwo\r\nthree")
-    assert list(read_lines(path)) == ["one", "\ufefftwo", "three"]
+    odd = ["a\u2028b", "c\x85d", "e\x0bf\x0cg", "h\ri", "j\x1ck", "\ufefftwo"]
+    path.write_bytes("".join(f"{line}\r\n" for line in ["\ufeffone", *odd]).encode() + b"three")
+    assert list(read_lines(path)) == ["one", *odd, "three"]
 
 
 def test_invalid_utf8_is_refused_with_its_line(tmp_path: Path) -> None:

@@ -104,11 +104,10 @@ def test_tokenised_bleu_is_what_fairseq_prints() -> None:
     from fairseq.scoring.bleu import BleuConfig, Scorer
 
     generator = random.Random(5)
-    words = ["a", "b", "c", "d", "&apos;s", "."]
-    references = [" ".join(generator.choices(words, k=generator.randint(4, 12))) for _ in range(40)]
+    lines = [generator.choices(["a", "b", "c", "d", "&apos;s", "."], k=8) for _ in range(40)]
+    references = [" ".join(line) for line in lines]
     pieces = [
-        " ".join(w if generator.random() < 0.8 else "x@@ y" for w in line.split())
-        for line in references
+        " ".join(word if generator.random() < 0.8 else "x@@ y" for word in line) for line in lines
     ]
     symbols = Dictionary()
     scorer = Scorer(BleuConfig(pad=symbols.pad(), eos=symbols.eos(), unk=symbols.unk()))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,12 @@ from fairseq_deepnet.tools.corpora import download, published
 from fairseq_deepnet.tools.corpora.build import Row
 from fairseq_deepnet.tools.corpora.published import CORPORA, OPUS100, PUBLISHED
 from tests.support.archives import PAIRS, pack, small_iwslt, small_wmt
+
+DEV = [
+    f"dev/newstest{name}.sgm"
+    for year in ("2013", "2014-deen")
+    for name in (f"{year}-src.en", f"{year}-ref.de")
+]
 
 
 def rows_of(name: str, raw: Path, place: Path, languages: str | None = None) -> list[Row]:
@@ -54,43 +62,37 @@ def test_iwslt14_holds_every_23rd_raw_pair_out(tmp_path: Path) -> None:
 
 
 def test_wmt17_is_three_texts_and_three_sets(tmp_path: Path) -> None:
-    rows = rows_of("wmt17", wmt(tmp_path), tmp_path / "place")
+    place = tmp_path / "place"
+    rows = rows_of("wmt17", wmt(tmp_path), place)
     assert [row.split for row in rows] == ["train", "valid", "test", "test1"]
-    train = lines_of(rows[0], "de")
-    assert train[200:203] == ["eins\u2028zwei\x85drei vier", "", "fünf sechs"]
+    assert lines_of(rows[0], "de")[200:203] == ["eins\u2028zwei\x85drei vier", "", "fünf sechs"]
     assert [len(lines_of(row, "en")) for row in rows] == [203 + 200 + 5, 3, 4, 5]
-    tokenized, place = PUBLISHED["wmt17-tokenized"], tmp_path / "place"
+    tokenized = PUBLISHED["wmt17-tokenized"]
     held_out = tokenized.rows(tokenized.recipe, tmp_path, place)
     assert [row.split for row in held_out] == ["train", "test", "test1"]
     assert tokenized.rows(replace(tokenized.recipe, hold_out=0), tmp_path, place) == rows
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("content", "message"),
     [
-        ("dev.tgz", None, "there is no .*dev.tgz"),
-        ("dev.tgz", b"no archive", "is not a complete archive"),
-        ("dev.tgz", "cut", "is not a complete archive"),
-        ("dev.tgz", pack({"dev/README": "x"}), "has no dev/newstest2013-ref.de.sgm"),
-        (
-            "test.tgz",
-            pack({f"test/newstest2017-ende-{s}.sgm": "<seg id=1>x" for s in ("src.en", "ref.de")}),
-            "no complete set of <seg>",
-        ),
+        (None, "there is no .*dev.tgz"),
+        (b"no archive", "is not a complete archive"),
+        (small_wmt()["dev.tgz"][:-30], "is not a complete archive"),
+        (pack({"dev/README": "x"}), "has no dev/newstest2013-ref.de.sgm"),
+        (pack(dict.fromkeys(DEV, "<seg id=1>x")), "no complete set of <seg>"),
     ],
 )
 def test_a_damaged_archive_is_one_line_and_leaves_nothing(
-    name: str, content: bytes | str | None, message: str, tmp_path: Path
+    content: bytes | None, message: str, tmp_path: Path
 ) -> None:
-    place = tmp_path / "place"
-    path = wmt(tmp_path) / name
-    if content is None:
-        path.unlink()
-    else:
-        path.write_bytes(path.read_bytes()[:-30] if isinstance(content, str) else content)
+    path = wmt(tmp_path) / "dev.tgz"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
     with pytest.raises((ValueError, OSError), match=message):
-        rows_of("wmt17", tmp_path, place)
-    assert not place.exists()
+        rows_of("wmt17", tmp_path, tmp_path / "place")
+    assert not (tmp_path / "place").exists()
 
 
 def test_sets_of_different_segments_are_refused(tmp_path: Path) -> None:
@@ -120,20 +122,17 @@ def test_opus100_is_read_from_archives_or_a_folder(packed: bool, tmp_path: Path)
     if packed:
         (raw / "opus-100-corpus-v1.0.tar.gz").write_bytes(pack(files))
     else:
-        for name, content in files.items():
-            (raw / name).parent.mkdir(parents=True, exist_ok=True)
-            (raw / name).write_text(content, encoding="utf-8")
+        with tarfile.open(fileobj=io.BytesIO(pack(files))) as archive:
+            archive.extractall(raw, filter="data")
     rows = rows_of("opus100", raw, tmp_path / "place")
-    named = [(row.split, row.pair) for row in rows]
-    assert named == [
+    assert [(row.split, row.pair) for row in rows] == [
         *(("train", pair) for pair in ("cs-en", "de-en", "en-fr")),
         *(("valid", pair) for pair in ("de-en", "en-fr")),
         *(("test", pair) for pair in ("de-en", "de-fr", "en-fr")),
     ]
     (line,) = lines_of(rows[-2], "fr")
     assert line == "opus-100-corpus/v1.0/zero-shot/de-fr/opus.de-fr-test.fr"
-    some = rows_of("opus100", raw, tmp_path / "some", "de")
-    assert {row.pair for row in some} == {"de-en"}
+    assert {row.pair for row in rows_of("opus100", raw, tmp_path / "some", "de")} == {"de-en"}
     with pytest.raises(ValueError, match="no training text of nl"):
         rows_of("opus100", raw, tmp_path / "none", "nl")
 
@@ -159,18 +158,15 @@ def test_opus100_has_99_languages_in_99_archives_and_one_of_zero_shot_pairs() ->
 
 
 def test_multi30k_has_its_lines_or_is_refused(tmp_path: Path) -> None:
-    for split, count in (("train", 29_000), ("val", 1014), ("test_2016_flickr", 999)):
-        for language in ("de", "en"):
+    for language in ("de", "en"):
+        for split, count in (("train", 29_000), ("val", 1014), ("test_2016_flickr", 999)):
             (tmp_path / f"{split}.{language}").write_text("x\n" * count, encoding="utf-8")
     with pytest.raises(ValueError, match=r"test_2016_flickr\.de has 999 lines instead of 1000"):
         rows_of("multi30k", tmp_path, tmp_path / "place")
     for language in ("de", "en"):
         (tmp_path / f"test_2016_flickr.{language}").write_text("x\n" * 1000, encoding="utf-8")
-    assert [row.split for row in rows_of("multi30k", tmp_path, tmp_path)] == [
-        "train",
-        "valid",
-        "test",
-    ]
+    rows = rows_of("multi30k", tmp_path, tmp_path / "place")
+    assert [row.split for row in rows] == ["train", "valid", "test"]
 
 
 @pytest.mark.parametrize(
@@ -178,18 +174,11 @@ def test_multi30k_has_its_lines_or_is_refused(tmp_path: Path) -> None:
     [
         (["iwslt14", "--src", "fr"], "languages 'fr en': choose different ones of de en"),
         (["multi30k-multilingual", "--languages", "de fr"], "English and at least one other"),
-        (["multi30k", "--vocab-size", "many"], "--vocab-size: invalid int value"),
         (["multi30k", "--merges", "5"], r"--merges \(MERGES\) has no effect on multi30k"),
         (["multi30k", "--train", "x"], r"--train \(TRAIN\) has no effect"),
-        (["moses", "--vocab-size", "9"], "has no effect on moses"),
-        (
-            ["pair", "--src", "de", "--tgt", "de", "--train", "x", "--valid", "y"],
-            "they must differ",
-        ),
+        (["pair", "--src", "de", "--tgt", "de"], "they must differ"),
         (["pair", "--src", "de", "--tgt", "en"], "are needed; see --help"),
         (["language", "--train", "x"], "LANG_CODE .* is not set"),
-        (["pairs"], "are needed"),
-        (["wmt18"], "invalid choice: 'wmt18'.*wmt17"),
         (["multi30k", "--raw", "/nowhere"], "no archive or folder /nowhere: set RAW"),
         (["sample", "--src", "en", "--tgt", "it"], "choose different ones of de en"),
     ],

@@ -90,16 +90,14 @@ def test_training_twice_gives_the_same_bytes(tmp_path: Path, kind: str) -> None:
         "import sys; from pathlib import Path\n"
         "from fairseq_deepnet.tools.corpora.subwords import train_model\n"
         "from fairseq_deepnet.tools.corpora.text import Recipe\n"
-        "options = Recipe(subwords=sys.argv[1], vocab_size=45, sample=150)\n"
-        "train_model([Path(sys.argv[2])], Path(sys.argv[3]), options)\n"
+        "kind, text, out = sys.argv[1:]\n"
+        "train_model([Path(text)], Path(out), Recipe(subwords=kind, vocab_size=45, sample=150))\n"
     )
     for name in ("one", "two"):  # processes: sentencepiece's own sample is another one in each
         command = [sys.executable, "-c", train, kind, str(text), str(tmp_path / name)]
         subprocess.run(command, check=True)
     assert (tmp_path / "one.model").read_bytes() == (tmp_path / "two.model").read_bytes()
-    assert (tmp_path / "one.vocab").read_text(encoding="utf-8") == (
-        tmp_path / "two.vocab"
-    ).read_text(encoding="utf-8")
+    assert (tmp_path / "one.vocab").read_bytes() == (tmp_path / "two.vocab").read_bytes()
 
 
 def test_a_vocabulary_that_is_too_large_or_small_is_explained(tmp_path: Path) -> None:
