@@ -116,34 +116,32 @@ _ENTITY: Final = re.compile(r"&(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-fA-F]{1,6
 _OPENING: Final = re.compile(r"<seg\b", re.I)
 
 
-def _unescape(text: str) -> str:
-    return _ENTITY.sub(lambda match: html.unescape(match[0]), text)
+def read_segments(*sides: Path) -> list[Iterable[str]]:
+    """Return the text of every segment of both sides of a test set.
 
-
-def read_segments(path: Path) -> list[tuple[str, str]]:
-    """Return number and text of every segment of a test set; ValueError for a damaged file."""
-    try:
-        content = b"".join(raw_lines(path)).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not valid UTF-8 (byte {error.start + 1})") from error
-    segments = [
-        (match[1], re.sub(r"[\r\n]+", " ", _unescape(match[2])).strip())
-        for match in _SEGMENT.finditer(content)
-    ]
-    if not segments or len(segments) != len(_OPENING.findall(content)):
-        raise ValueError(f"{path}: no complete set of <seg> ... </seg>; download it again")
-    return segments
-
-
-def _read_set(*sides: Path) -> list[Iterable[str]]:
-    segments = [read_segments(path) for path in sides]
-    numbers = [[number for number, _ in side] for side in segments]
+    Raises ValueError for a damaged file, and if the sides have different segments.
+    """
+    texts: list[Iterable[str]] = []
+    numbers = []
+    for path in sides:
+        try:
+            content = path.read_bytes().decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: not valid UTF-8 (byte {error.start + 1})") from error
+        segments = _SEGMENT.findall(content)
+        text = [
+            re.sub(r"[\r\n]+", " ", _ENTITY.sub(lambda match: html.unescape(match[0]), raw)).strip()
+            for _, raw in segments
+        ]
+        if not all(text) or not text or len(text) != len(_OPENING.findall(content)):
+            raise ValueError(
+                f"{path}: no complete set of <seg> ... </seg> with text; download it again"
+            )
+        texts.append(text)
+        numbers.append([number for number, _ in segments])
     if numbers[0] != numbers[1]:
         raise ValueError(f"{sides[0]} and {sides[1]} have different segments; download them again")
-    for path, side in zip(sides, segments, strict=True):
-        if empty := next((number for number, text in side if not text), None):
-            raise ValueError(f"{path}: segment {empty} is empty; download it again")
-    return [[text for _, text in side] for side in segments]
+    return texts
 
 
 # Untranslated metadata. fairseq's recipe lists the first three, which the files of 2014 contain;
@@ -152,18 +150,15 @@ _DROPPED = re.compile(r"<(?:url|talkid|keywords|speaker|reviewer|translator|doc|
 _KEPT_TAGS = re.compile(r"</?(?:title|description)>")
 
 
-def read_talks(path: Path) -> Iterator[str]:
-    """Yield the titles, descriptions and sentences of a train.tags file.
+def read_talks(*sides: Path) -> list[Iterable[str]]:
+    """Return the titles, descriptions and sentences of both sides of train.tags.
 
     Entities such as &amp; are not resolved, as in fairseq's recipe.
     """
-    for line in read_lines(path):
-        if not _DROPPED.search(line):
-            yield _KEPT_TAGS.sub("", line).strip()
-
-
-def _read_talks(*sides: Path) -> list[Iterable[str]]:
-    return [read_talks(path) for path in sides]
+    return [
+        (_KEPT_TAGS.sub("", line).strip() for line in read_lines(path) if not _DROPPED.search(line))
+        for path in sides
+    ]
 
 
 def _read_plain(*sides: Path) -> list[Iterable[str]]:
@@ -200,11 +195,10 @@ def unpack(parts: Sequence[Part], languages: Sequence[str], raw: Path, place: Pa
             files = [folder / f"{part.name}.{code}.raw" for code in languages]
             wanted[part.archive] |= dict(zip(part.members, files, strict=True))
         archives = {name: raw if raw.is_file() else raw / name for name in wanted}
-        for archive in archives.values():
-            if not archive.is_file():
-                raise FileNotFoundError(f"there is no {archive}; without RAW it is downloaded")
+        if missing := [str(path) for path in archives.values() if not path.is_file()]:
+            raise FileNotFoundError(f"there is no {missing[0]}; without RAW it is downloaded")
         with ThreadPoolExecutor() as pool:  # unpacking releases Python's lock
-            list(pool.map(lambda name: take(archives[name], wanted[name]), wanted))
+            list(pool.map(take, archives.values(), wanted.values()))
         for part in parts:
             files = [folder / f"{part.name}.{code}.raw" for code in languages]
             counts = [
@@ -223,12 +217,8 @@ def unpack(parts: Sequence[Part], languages: Sequence[str], raw: Path, place: Pa
 
 
 def _append(path: Path, lines: Iterable[str]) -> int:
-    count = 0
     with path.open("a", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
-        for line in lines:
-            stream.write(line + "\n")
-            count += 1
-    return count
+        return sum(bool(stream.write(f"{line}\n")) for line in lines)
 
 
 def _archive_rows(corpus: str, recipe: Recipe, raw: Path, place: Path) -> list[Row]:
@@ -291,13 +281,13 @@ OPUS100: Final = [code for code, entry in all_languages().items() if entry.opus1
 _OPUS_WHOLE: Final = "opus-100-corpus-v1.0.tar.gz"
 _OPUS_SPLITS: Final = {"train": "train", "dev": "valid", "test": "test"}
 _OPUS_FILE: Final = re.compile(
-    r"(?:.*/)?(supervised|zero-shot)/(?P<a>[a-z]{2,3})-(?P<b>[a-z]{2,3})/"
-    r"opus\.(?P=a)-(?P=b)-(?P<split>train|dev|test)\.(?P<language>(?P=a)|(?P=b))"
+    r"(?:.*/)?(?P<name>(?P<kind>supervised|zero-shot)/(?P<a>[a-z]{2,3})-(?P<b>[a-z]{2,3})/"
+    r"opus\.(?P=a)-(?P=b)-(?P<split>train|dev|test)\.(?P<language>(?P=a)|(?P=b)))"
 )
 
 
-def opus100_side(path: str, languages: Sequence[str]) -> tuple[str, tuple[str, str], str] | None:
-    """Return split, pair and language of a file of OPUS-100; None if it is not selected.
+def _opus100_file(path: str, languages: Sequence[str]) -> re.Match[str] | None:
+    """Return the parts of a file name of OPUS-100; None if the file is not selected.
 
     Supervised pairs are selected if both languages are English or in `languages`, or if that is
     empty; of zero-shot pairs only the test sets.
@@ -305,12 +295,9 @@ def opus100_side(path: str, languages: Sequence[str]) -> tuple[str, tuple[str, s
     match = _OPUS_FILE.fullmatch(path)
     if not match or match["a"] == match["b"]:
         return None
-    pair = match["a"], match["b"]
-    if languages and not {*languages, "en"}.issuperset(pair):
-        return None
-    if match[1] == "zero-shot" and match["split"] != "test":
-        return None
-    return _OPUS_SPLITS[match["split"]], pair, match["language"]
+    is_chosen = not languages or {*languages, "en"}.issuperset((match["a"], match["b"]))
+    is_read = match["kind"] == "supervised" or match["split"] == "test"
+    return match if is_chosen and is_read else None
 
 
 def _opus100_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
@@ -324,15 +311,13 @@ def _opus100_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
                 say(f"unpacking {archive.name}")
                 with opened(archive) as members:
                     for member, content in members:
-                        if side := opus100_side(member.name, languages):
-                            split, (a, b), language = side
-                            name = f"opus.{a}-{b}-{split.replace('valid', 'dev')}.{language}"
-                            kind = "supervised" if "en" in (a, b) else "zero-shot"
-                            write(content, folder / kind / f"{a}-{b}" / name)
+                        if match := _opus100_file(member.name, languages):
+                            write(content, folder / match["name"])
     pairs: dict[tuple[str, tuple[str, str]], dict[str, Path]] = defaultdict(dict)
     for path in sorted((place if archives else raw).rglob("opus.*")):
-        if side := opus100_side(path.absolute().as_posix().removesuffix(".gz"), languages):
-            pairs[side[:2]][side[2]] = path
+        if match := _opus100_file(path.absolute().as_posix().removesuffix(".gz"), languages):
+            pair = match["a"], match["b"]
+            pairs[_OPUS_SPLITS[match["split"]], pair][match["language"]] = path
     trained = {code for split, pair in pairs if split == "train" for code in pair}
     if not trained or not trained.issuperset(languages):
         missing = sorted(set(languages) - trained) or ["any language"]
@@ -342,12 +327,10 @@ def _opus100_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
         )
     rows = []
     for (split, pair), files in pairs.items():
-        if missing_sides := set(pair) - set(files):
-            path = next(iter(files.values()))
-            raise ValueError(f"{path}: the {min(missing_sides)} side is missing")
+        prefix = str(next(iter(files.values()))).removesuffix(".gz").rpartition(".")[0]
+        if len(files) < 2:
+            raise ValueError(f"{prefix}: one of the two sides is missing")
         if trained.issuperset(pair):
-            path = files[pair[0]]
-            prefix = str(path).removesuffix(".gz").removesuffix(f".{pair[0]}")
             rows.append(Row(split, pair, prefix))
     order = list(_OPUS_SPLITS.values())
     return sorted(rows, key=lambda row: (order.index(row.split), row.languages))
@@ -382,17 +365,15 @@ class Published(NamedTuple):
 
 
 _FORMATS: Final[dict[str, Callable[..., list[Iterable[str]]]]] = {
-    "talks": _read_talks,
-    "segments": _read_set,
+    "talks": read_talks,
+    "segments": read_segments,
     "plain": _read_plain,
 }
 _READERS: Final[dict[str, Callable[[Recipe, Path, Path], list[Row]]]] = {
-    "iwslt14": partial(_archive_rows, "iwslt14"),
+    **{name: partial(_archive_rows, name) for name in ("iwslt14", "wmt17", "sample")},
     "iwslt14-held-out": _iwslt_held_out,
-    "wmt17": partial(_archive_rows, "wmt17"),
     "multi30k": _multi30k_rows,
     "opus100": _opus100_rows,
-    "sample": partial(_archive_rows, "sample"),
 }
 _DATA: Final = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 PUBLISHED: Final = {
