@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet.tools.corpora import binarise, build, text
-from fairseq_deepnet.tools.corpora.build import Row, claimed, folder_digests, text_of
+from fairseq_deepnet.tools.corpora.build import Row, claimed, folder_digests, sources_of
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.corpora.text import Recipe
 
@@ -67,7 +67,7 @@ def build_one(
     recipe: Recipe, rows: list[Row], out: Path, force: bool = False, workers: int = 1
 ) -> None:
     with claimed(out):
-        build.build(recipe, text_of(rows), out, workers, force)
+        build.build(recipe, sources_of(rows), lambda _: rows, out, workers, force)
 
 
 def record_of(out: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.tools.corpora import download, published
+from fairseq_deepnet.tools.corpora import preprocess, published
 from fairseq_deepnet.tools.corpora.build import Row
 from fairseq_deepnet.tools.corpora.published import CORPORA, OPUS100, PUBLISHED
 from tests.support.archives import PAIRS, pack, small_iwslt, small_wmt
@@ -199,7 +199,7 @@ def test_a_complete_folder_of_a_published_corpus_needs_neither_network_nor_archi
     words = ["preprocess", "iwslt14-sentencepiece", "--vocab-size", "90", "--out", out]
     assert cli.main([*words, "--raw", str(iwslt(tmp_path))]) == 0
     (tmp_path / "de-en.tgz").unlink()
-    monkeypatch.setattr(download, "fetch", None)
+    monkeypatch.setattr(preprocess, "fetch", None)
     monkeypatch.setattr(published, "unpack", None)
     capsys.readouterr()
     assert cli.main(words) == 0

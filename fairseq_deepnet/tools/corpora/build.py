@@ -57,24 +57,13 @@ def text_name(recipe: Recipe, row: Row) -> str:
     return f"{row.split}.{row.pair}" if recipe.kind == "pairs" else row.split
 
 
-class Text(NamedTuple):
-    """Text of a folder: the files that identify it, and its rows.
-
-    `rows` is called with a folder that the text may be unpacked to, while OUT.part is claimed.
-    """
-
-    sources: Mapping[str, Path]
-    rows: Callable[[Path], Sequence[Row]]
-
-
-def text_of(rows: Sequence[Row]) -> Text:
-    """Return the text of some rows, each file named as in "train.de-en.de"."""
-    sources = {
+def sources_of(rows: Sequence[Row]) -> dict[str, Path]:
+    """Return the raw files of some rows, each named as in "train.de-en.de"."""
+    return {
         f"{row.split}.{row.pair}.{language}": path
         for row in rows
         for language, path in zip(row.languages, row.sides(), strict=True)
     }
-    return Text(sources, lambda _: rows)
 
 
 @contextlib.contextmanager
@@ -130,18 +119,27 @@ def is_complete(out: Path, recipe: Recipe, sources: Mapping[str, Any] | None = N
     return True
 
 
-def build(recipe: Recipe, text: Text, out: Path, workers: int, force: bool = False) -> None:
-    """Build OUT, whose OUT.part is claimed, unless it is complete.
+def build(
+    recipe: Recipe,
+    sources: Mapping[str, Path],
+    unpack: Callable[[Path], Sequence[Row]],
+    out: Path,
+    workers: int,
+    force: bool = False,
+) -> None:
+    """Build OUT, which is claimed, unless it is complete.
 
-    Raises:
-        ValueError: for bad text, and if OUT was built otherwise (unless `force`).
-        OSError: for files that cannot be read or written.
+    Raises ValueError for bad text, and if OUT was built otherwise (unless `force`).
+
+    Args:
+        sources: files that identify the text, by name.
+        unpack: returns the rows of text, which it may write to a folder.
     """
     part = out.with_name(out.name + ".part")
     if not force or not (out / "corpus.json").is_file():  # it may be damaged
         _read(out)
     unfinished = _read(part, "recipe", "sources", "done")
-    plan = {"recipe": recipe.options(), "sources": _digests(text.sources)}
+    plan = {"recipe": recipe.options(), "sources": _digests(sources)}
     if not force and is_complete(out, recipe, plan["sources"]):
         remove(part)
         return
@@ -151,7 +149,7 @@ def build(recipe: Recipe, text: Text, out: Path, workers: int, force: bool = Fal
     part.mkdir(parents=True, exist_ok=True)
     pipeline = _Pipeline(recipe, part, workers, plan, unfinished["done"])
     pipeline.save()  # before text is unpacked into the folder
-    record = pipeline.run(text.rows(part / "raw"))
+    record = pipeline.run(unpack(part / "raw"))
     for name in ("raw", "encoded"):
         remove(part / name)
     tools = ["sacremoses", "subword-nmt"] if recipe.kind == "moses" else ["sentencepiece"]
@@ -178,7 +176,7 @@ class _Cleaned(NamedTuple):
 
 
 class _Pipeline:
-    """The steps from text to a data folder in PART."""
+    """Steps from text to a data folder in PART."""
 
     def __init__(
         self, recipe: Recipe, part: Path, workers: int, plan: dict[str, Any], done: dict[str, Any]
@@ -386,11 +384,9 @@ class _Pipeline:
     def _binarise(self, row: Row) -> dict[str, Any]:
         counts = {}
         for language in row.languages:
-            name = (
-                row.split
-                if self.recipe.kind == "language"
-                else f"{row.split}.{row.pair}.{language}"
-            )
+            name = f"{row.split}.{row.pair}.{language}"
+            if self.recipe.kind == "language":
+                name = row.split
             text = f"{text_name(self.recipe, row)}.{language}"
             if self.recipe.kind == "moses":
                 folder, vocabulary = "encoded", self.part / f"dict.{language}.txt"

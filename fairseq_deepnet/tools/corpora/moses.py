@@ -1,7 +1,7 @@
-"""Moses tokens and byte-pair codes, for recipes and published scores that rest on them.
+"""Moses tokens and byte-pair codes.
 
 Tokens are those of Moses' tokenizer.perl with its escapes (`&apos;`, `&#91;`), by sacremoses;
-subwords are those of subword-nmt (`@@ ` joins). Both are of the extra "moses".
+subwords are those of subword-nmt (`@@ ` joins). The extra "moses" installs both.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from fairseq_deepnet.tools.corpora.text import Recipe
 
 JOINER = "@@"
 LONGEST_WORD = 1000
-"""Characters; clean-corpus-n.perl drops pairs with a longer word."""
-_CACHED_WORDS = 500_000  # subword-nmt keeps every word it has seen; these are some 100 MB
+"""Number of characters; clean-corpus-n.perl drops pairs with a longer word."""
+_CACHED_WORDS = 500_000  # of subword-nmt, which never forgets a word; about 100 MB
 
 _SPACES = re.compile(r"\s+")
 # tokenizer.perl splits the full stop from the last word even of "in the U.S."; sacremoses keeps it

@@ -16,15 +16,8 @@ from typing import Any, Final
 
 from fairseq_deepnet.errors import did_you_mean
 from fairseq_deepnet.files import ROOT
-from fairseq_deepnet.tools.corpora import download
-from fairseq_deepnet.tools.corpora.build import (
-    Row,
-    Text,
-    build,
-    claimed,
-    is_complete,
-    text_of,
-)
+from fairseq_deepnet.tools.corpora.build import Row, build, claimed, is_complete, sources_of
+from fairseq_deepnet.tools.corpora.download import fetch
 from fairseq_deepnet.tools.corpora.published import CORPORA, PUBLISHED, SAMPLE, Published
 from fairseq_deepnet.tools.corpora.text import Recipe, read_lines
 from fairseq_deepnet.tools.devices import all_cores
@@ -197,21 +190,14 @@ def _own_rows(args: argparse.Namespace, recipe: Recipe) -> list[Row]:
     return rows + [Row(f"test{n or ''}", languages, prefix) for n, prefix in enumerate(tests)]
 
 
-def _published_text(entry: Published, recipe: Recipe, raw: Path | None) -> Text:
-    """Return the text of a published corpus, after downloading it unless `raw` has it."""
-    if raw is None and not entry.corpus:
-        raw = SAMPLE
-    if raw is None:
-        raw = ROOT / "data" / "downloads" / entry.corpus
+def _published_sources(entry: Published, recipe: Recipe, raw: Path, download: bool) -> list[Path]:
+    """Return the files of a published corpus in `raw`, after downloading them on demand."""
+    if download:
         parts = CORPORA[entry.corpus].parts
-        paths = download.fetch(entry.corpus, raw, recipe.languages.split() if parts else ())
-    else:
-        if not raw.exists():
-            raise ValueError(f"there is no archive or folder {raw}: set RAW (--raw)")
-        paths = sorted(path for path in [raw, *raw.rglob("*")] if path.is_file())
-    top = raw.parent if raw.is_file() else raw
-    sources = {str(path.relative_to(top)): path for path in paths}
-    return Text(sources, partial(entry.rows, recipe, raw))
+        return fetch(entry.corpus, raw, recipe.languages.split() if parts else ())
+    if not raw.exists():
+        raise ValueError(f"there is no archive or folder {raw}: set RAW (--raw)")
+    return sorted(path for path in [raw, *raw.rglob("*")] if path.is_file())
 
 
 def run(args: argparse.Namespace) -> int:
@@ -233,6 +219,14 @@ def run(args: argparse.Namespace) -> int:
     with claimed(out):
         if entry and not args.force and not args.raw and is_complete(out, recipe):
             return 0
-        text = _published_text(entry, recipe, args.raw) if entry else text_of(rows)
-        build(recipe, text, out, args.workers or all_cores(), args.force)
+        workers = args.workers or all_cores()
+        if not entry:
+            build(recipe, sources_of(rows), lambda _: rows, out, workers, args.force)
+            return 0
+        downloads = ROOT / "data" / "downloads" / entry.corpus
+        raw = args.raw or (downloads if entry.corpus else SAMPLE)
+        files = _published_sources(entry, recipe, raw, not args.raw and bool(entry.corpus))
+        top = raw.parent if raw.is_file() else raw
+        sources = {str(path.relative_to(top)): path for path in files}
+        build(recipe, sources, partial(entry.rows, recipe, raw), out, workers, args.force)
     return 0

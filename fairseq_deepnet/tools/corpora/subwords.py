@@ -20,7 +20,7 @@ from fairseq_deepnet.tools.corpora.text import Recipe, normalise, raw_lines, rea
 
 UNKNOWN = "<unk>"
 FAIRSEQ_SPECIALS = frozenset({"<s>", "<pad>", "</s>", UNKNOWN})
-# Results of unigram training depend on the number of threads, so it is no knob of the machine.
+# fixed, because the result of unigram training depends on it
 _TRAINING_THREADS = 16
 _CHUNK = 10_000
 _ENDS = re.compile("[\r\n]")
@@ -46,9 +46,8 @@ def _explain(message: str, recipe: Recipe) -> str:
 def allot(lines: dict[str, int], budget: int, temperature: float) -> dict[str, int]:
     """Return how many lines of each language the subword model is trained on.
 
-    A language with n lines gets a share in proportion to n^(1/temperature) of `budget` lines, but
-    never more than it has; what it leaves over goes to the others. A temperature of 1 keeps the
-    proportions of the text, larger ones even them out.
+    A language with n lines gets a share of `budget` in proportion to n^(1/temperature), at most n;
+    the others share the rest. A temperature of 1 keeps the proportions of the text.
     """
     taken: dict[str, int] = {}
     waiting = {language: count ** (1 / temperature) for language, count in lines.items()}
@@ -136,12 +135,14 @@ def fairseq_symbols(model: sentencepiece.SentencePieceProcessor) -> list[str]:
     ]
     for piece in pieces:
         if piece in FAIRSEQ_SPECIALS or len(piece.split()) != 1:
-            raise ValueError(f"the piece {piece!r} of the model means something else to fairseq")
+            raise ValueError(
+                f"the piece {piece!r} of the model is a symbol of fairseq or has a space"
+            )
     return pieces
 
 
 def write_dictionary(model: sentencepiece.SentencePieceProcessor, path: Path) -> None:
-    """Write fairseq's dict.LANGUAGE.txt; the counts say nothing, as the order is already given."""
+    """Write fairseq's dict.LANGUAGE.txt in the order of the model; all counts are 1."""
     text = "".join(f"{piece} 1\n" for piece in fairseq_symbols(model))
     write_text(path, text)
 
@@ -149,10 +150,9 @@ def write_dictionary(model: sentencepiece.SentencePieceProcessor, path: Path) ->
 def encode_lines(
     model: sentencepiece.SentencePieceProcessor, lines: Iterable[str], workers: int
 ) -> Iterator[str]:
-    """Yield each line as its pieces, separated by spaces, encoded by `workers` threads at once.
+    """Yield each line as pieces separated by spaces, encoded by `workers` threads.
 
-    What the model does not know stays as it is, for fairseq to find unknown; except that a literal
-    "</s>" must not become the end of the sentence, and so is <unk> at once.
+    A literal "</s>" becomes <unk>, as fairseq would end the sentence there.
     """
     normalised = (normalise(line) for line in lines)
     while chunk := list(islice(normalised, _CHUNK)):
@@ -163,5 +163,5 @@ def encode_lines(
 
 
 def decode_line(model: sentencepiece.SentencePieceProcessor, line: str) -> str:
-    """Return the text of one line of pieces; one line, even where bytes make up an end of line."""
+    """Return the text of a line of pieces, without line ends that bytes may spell."""
     return _ENDS.sub(" ", str(model.decode(line.split())))

@@ -27,14 +27,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 CHUNK: Final = 10_000
-"""Lines that are worked on at once: a second of work or less, some megabytes."""
+"""Lines per task of a process: at most a second of work, some megabytes."""
 
-# Everything that Python or fairseq takes for a space (fairseq splits at \s and str.split), and what
-# sentencepiece takes for one: zero-width space, byte-order mark, and its own mark for spaces.
+# Spaces of Python and fairseq, and those of sentencepiece: zero-width space, byte-order mark, and
+# its own mark of spaces.
 _SPACES = re.compile("[\\s\\x1c-\\x1f\\x85\\u200b\\ufeff\\u2581]+")
 _CONTROLS = re.compile("[\\x00-\\x08\\x0e-\\x1b\\x7f-\\x84\\x86-\\x9f\\u00ad]")
-# What counts as one word where a script writes no spaces: one Han or Kana character, or up to four
-# characters of Thai, Lao, Burmese or Khmer (about their mean word length).
+# Words of scripts without spaces: one Han or Kana character, or up to four characters of Thai, Lao,
+# Burmese or Khmer (about their mean word length).
 _HAN_KANA = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _THAI_KHMER = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 _WORD = re.compile(f"[{_HAN_KANA}]|[{_THAI_KHMER}]{{1,4}}|[^\\s{_HAN_KANA}{_THAI_KHMER}]+")
@@ -135,7 +135,7 @@ def chunks(paths: Sequence[Path], size: int = CHUNK) -> Iterator[Chunk]:
 
 
 def is_blank(line: str) -> bool:
-    """Return True if a line shows nothing: spaces, controls, marks of direction and the like."""
+    """Return True if a line has no visible character."""
     return all(
         unicodedata.category(character)[0] in "CZ" or character in "\u2581\ufffd"
         for character in line
@@ -223,7 +223,7 @@ class Recipe:
 
 
 def count_words(line: str) -> int:
-    """Count words: runs between spaces, and fair parts of them where a script has no spaces."""
+    """Count words between spaces, and their equivalent in scripts without spaces."""
     return len(_WORD.findall(line))
 
 
@@ -244,10 +244,9 @@ def map_in_order(
 ) -> Iterator[R]:
     """Yield `function(chunk)` for every chunk, in order, computed by `workers` processes.
 
-    At most `workers` x `ahead` chunks and results are held at a time. A single chunk is worked on
-    in this process, so that short text costs no start of processes. `function` must be a function
-    of a module (or a functools.partial of one). The first exception of a worker is raised here;
-    ValueError if a worker was killed.
+    At most `workers` x `ahead` chunks and results are in memory. A single chunk is processed here,
+    without starting processes. `function` must be picklable. The first exception of a worker is
+    raised; ValueError if a worker was killed.
     """
     iterator = iter(chunks)
     first = list(islice(iterator, 2))
@@ -269,7 +268,7 @@ def map_in_order(
             yield waiting.popleft().result()
     except BrokenProcessPool as error:
         raise ValueError(
-            "a worker process was killed, for want of memory perhaps; run again with fewer WORKERS"
+            "a worker process was killed, perhaps for lack of memory; run again with fewer WORKERS"
             " (--workers)"
         ) from error
     finally:
