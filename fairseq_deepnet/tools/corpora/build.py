@@ -274,15 +274,17 @@ class _Pipeline:
             result[text_name(recipe, held)] = {"kept": remaining[held], "held_out_of": "train"}
         return result
 
-    def _open(self, stack: ExitStack, row: Row, folders: Sequence[str]) -> list[Any]:
-        names = [
-            self.part / folder / f"{text_name(self.recipe, row)}.{language}"
-            for folder in folders
-            for language in row.languages
+    def _texts(self, row: Row, folders: Sequence[str]) -> list[Path]:
+        name = text_name(self.recipe, row)
+        return [
+            self.part / folder / f"{name}.{code}" for folder in folders for code in row.languages
         ]
-        for name in names:
-            name.parent.mkdir(parents=True, exist_ok=True)
-        return [stack.enter_context(name.open("wb")) for name in names]
+
+    def _open(self, stack: ExitStack, row: Row, folders: Sequence[str]) -> list[Any]:
+        texts = self._texts(row, folders)
+        for text in texts:
+            text.parent.mkdir(parents=True, exist_ok=True)
+        return [stack.enter_context(text.open("wb")) for text in texts]
 
     def _is_held_out(self, index: int) -> bool:
         """Return True if the training pair of this index is validation text.
@@ -309,8 +311,7 @@ class _Pipeline:
             ]
             words = binarise.count_words(files, self.workers)
             codes = moses.learn_codes(dict(words), recipe.merges, self.part / "bpe.codes")
-            few = "" if codes == recipe.merges else f", not {recipe.merges:,}: no pair occurs twice"
-            say(f"{codes:,} byte-pair codes of {len(words):,} words{few}")
+            say(f"{codes:,} of {recipe.merges:,} byte-pair codes from {len(words):,} words")
         elif recipe.kind == "pairs":
             kept = {
                 self.part / "text" / f"{name}.{language}": int(counts["kept"])
@@ -352,11 +353,7 @@ class _Pipeline:
     def _encode(self, row: Row, cleaned: Mapping[str, Any]) -> dict[str, Any]:
         """Write the subwords of a Moses row, and the text and tokens of the remaining pairs."""
         is_limited = self.recipe.limits_subwords and row.split in ("train", "valid")
-        forms = [
-            self.part / folder / f"{row.split}.{language}"
-            for folder in ("text", "tokenised")
-            for language in row.languages
-        ]
+        forms = self._texts(row, ["text", "tokenised"])
         limits = self.recipe if is_limited else None
         work = partial(_encode_chunk, paths=forms, codes=self.part / "bpe.codes", limits=limits)
         dropped, remaining = Counter(cleaned.get("dropped", {})), 0

@@ -208,19 +208,18 @@ def fetch(corpus: str, folder: Path, languages: Sequence[str] = ()) -> list[Path
     """
     files = CORPORA[corpus].select(languages)
     folder.mkdir(parents=True, exist_ok=True)
-    paths: list[Path] = []
-    failures, digests = [], {}
+    failures, results = [], {}
     pool = ThreadPoolExecutor(4)
     try:
-        futures = [pool.submit(obtain, corpus, file, folder) for file in files]
-        for file, future in zip(files, futures, strict=True):
+        futures = {file.name: pool.submit(obtain, corpus, file, folder) for file in files}
+        for name, future in futures.items():
             try:
-                path, digests[file.name] = future.result()
-                paths.append(path)
+                results[name] = future.result()
             except ValueError as error:
-                failures.append(f"{file.name} ({error})")
+                failures.append(f"{name} ({error})")
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+    digests = {name: digest for name, (_, digest) in results.items()}
     write_json(folder / RECORDS, dict(sorted({**_recorded(folder), **digests}.items())))
     if failures:
         raise ValueError(
@@ -228,7 +227,7 @@ def fetch(corpus: str, folder: Path, languages: Sequence[str] = ()) -> list[Path
             f" {'; '.join(failures)}; run again to resume (https_proxy sets a proxy), or download"
             " them in another way and set RAW=FOLDER (--raw)"
         )
-    return paths
+    return [path for path, _ in results.values()]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -71,16 +71,11 @@ class DataFolder:
     def open(cls, path: Path) -> DataFolder:
         """Read the record of a complete folder; FileNotFoundError if there is none."""
         manifest = path / "corpus.json"
-        if not path.is_dir():
-            raise FileNotFoundError(
-                f"there is no data folder {path}; name one with --data FOLDER (of scripts:"
-                " DATA=FOLDER)"
-            )
         if not manifest.is_file():
             raise FileNotFoundError(
-                f"{path} is no complete data folder of scripts/preprocess*.sh: it has no"
-                " corpus.json; name another with --data FOLDER (of scripts: DATA=FOLDER), or for"
-                " data written by fairseq-preprocess give its sentencepiece model: --spm FILE"
+                f"{path} is no complete data folder: it has no corpus.json; name another with"
+                " --data FOLDER (of scripts: DATA=FOLDER), or for data written by"
+                " fairseq-preprocess give its sentencepiece model: --spm FILE"
             )
         record = read_record(manifest, remedy=_REMEDY)
         required: Keys = {"source": str, "target": str}
