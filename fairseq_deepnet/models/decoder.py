@@ -138,7 +138,7 @@ class DeepNetDecoder(TransformerDecoderBase):
             alignment_layer = self.num_layers - 1
         x = self.embed(prev_output_tokens, incremental_state)
         dtype = x.dtype
-        x = x.float() if self.streams_in_fp32 else x
+        x = x.to(torch.promote_types(x.dtype, torch.float32)) if self.streams_in_fp32 else x
         if incremental_state is None:
             if self_mask is None:
                 self_mask = self.self_mask(prev_output_tokens, full_context_alignment)

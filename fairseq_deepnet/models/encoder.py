@@ -86,7 +86,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
         states: list[Tensor] = []
         dtype = x.dtype
-        x = x.float() if self.streams_in_fp32 else x
+        x = x.to(torch.promote_types(x.dtype, torch.float32)) if self.streams_in_fp32 else x
         if padding is not None and self.generates and not return_all_hiddens:
             x = self.run_unpadded(x, Unpadded(padding))
         else:

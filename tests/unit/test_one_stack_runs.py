@@ -41,6 +41,6 @@ def test_a_task_trains_only_on_folders_of_its_kind(
 def test_a_plan_says_that_it_is_for_encoder_decoders(
     config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["plan", config]) == 2
+    assert cli.main(["plan", config, "--vocabulary=100"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "only encoder-decoders can be planned" in line
