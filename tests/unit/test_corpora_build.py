@@ -91,8 +91,9 @@ def test_a_folder_is_built_once_and_alike_by_any_number_of_workers(
     assert folder_digests(tmp_path / "again") == folder_digests(out)
 
 
-@pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize("kind", ["pair", "pairs", "by subwords"])
+@pytest.mark.parametrize(
+    ("kind", "force"), [("pair", False), ("pair", True), ("pairs", False), ("by subwords", False)]
+)
 def test_a_run_that_fails_is_resumed_to_the_same_bytes(
     kind: str, force: bool, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,12 +53,14 @@ def test_iwslt14_is_talks_and_five_sets(tmp_path: Path) -> None:
     assert lines_of(test, "en")[3] == "We have learnt 3 < 5."
 
 
-def test_iwslt14_holds_every_23rd_raw_pair_out(tmp_path: Path) -> None:
-    whole = rows_of("iwslt14", iwslt(tmp_path), tmp_path / "whole")
-    train, valid, _ = rows_of("iwslt14-sentencepiece", tmp_path, tmp_path / "place")
-    everything = lines_of(whole[0], "en")
-    assert lines_of(valid, "en") == everything[22::23]
-    assert lines_of(train, "en") == [x for n, x in enumerate(everything, 1) if n % 23]
+def test_iwslt14_holds_every_23rd_raw_pair_out_also_after_a_kill(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    everything = lines_of(rows_of("iwslt14", iwslt(tmp_path), tmp_path / "whole")[0], "en")
+    for _ in range(2):
+        train, valid, _ = rows_of("iwslt14-sentencepiece", tmp_path, place)
+        assert lines_of(valid, "en") == everything[22::23]
+        assert lines_of(train, "en") == [x for n, x in enumerate(everything, 1) if n % 23]
+        (place / "valid.en").unlink()  # the last file to be written
 
 
 def test_wmt17_is_three_texts_and_three_sets(tmp_path: Path) -> None:
