@@ -161,7 +161,19 @@ def build(
     }
     write_record(part / "corpus.json", record)
     put_folder_in_place(part, out)
-    say(f"built {out}: {record['vocab_size']:,} {record['subwords']} subwords")
+    say(f"built {out}: {_summary(record)}")
+
+
+def _summary(record: dict[str, Any]) -> str:
+    """Return "28,998 train, 1,014 valid, 1,000 test lines (2 dropped); 4,000 bpe subwords"."""
+    totals = {
+        split: sum(lines.values()) if isinstance(lines, dict) else lines
+        for split, lines in record["lines"].items()
+    }
+    lines = ", ".join(f"{total:,} {split}" for split, total in totals.items())
+    dropped = sum(sum(row.get("dropped", {}).values()) for row in record["cleaning"].values())
+    vocabulary = f"{record['vocab_size']:,} {record['subwords']} subwords"
+    return f"{lines} lines ({dropped:,} dropped); {vocabulary}"
 
 
 class _Cleaned(NamedTuple):

@@ -78,7 +78,7 @@ def check_data(data: Path, config: configs.Config) -> None:
     script = config.recipe.get("preprocess") or "scripts/preprocess.sh"
     if not any(data.glob("dict*.txt")) or not any(data.glob("train*.idx")):
         raise FileNotFoundError(
-            f"no training data in {shown(data)}: build it with `bash {script}`, or set DATA=FOLDER"
+            f"no training data in {shown(data)}: correct DATA (--data) or run `bash {script}`"
         )
     manifest = data / "corpus.json"
     if not manifest.is_file():  # a folder of fairseq-preprocess
