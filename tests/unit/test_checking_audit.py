@@ -79,7 +79,7 @@ def test_other_names_are_given_by_a_mapping() -> None:
     layout = {name: dict(parts) for name, parts in STYLES["llama"].items()}
     assert fine(check(right(), LLAMA, layers=layout))
     layout["ffn"]["fc2"] = "mlp.nothing"
-    with pytest.raises(ValueError, match="with the names of this style"):
+    with pytest.raises(ValueError, match=r"no layer of LlamaLike has mlp\.nothing$"):
         check(right(), LLAMA, layers=layout)
 
 

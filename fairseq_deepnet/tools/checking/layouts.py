@@ -107,6 +107,13 @@ def find_layers(model: nn.Module, layers: str | Layout | None = None) -> list[St
             raise ValueError(f"more than one stack of a side: {names}; check each by itself")
         if stacks:
             return sorted(stacks, key=lambda stack: list(Side).index(stack.side))
+    if not isinstance(layers, str | None):
+        paths = {
+            path for parts in layers.values() for names in parts.values() for path in _paths(names)
+        }
+        firsts = [module[0] for module in lists.values()]
+        if missing := [path for path in sorted(paths) if not any(_has(f, path) for f in firsts)]:
+            raise ValueError(f"no layer of {type(model).__name__} has {', '.join(missing)}")
     raise ValueError(
         f"{type(model).__name__} has no list of layers with the names of"
         f" {', '.join(STYLES) if layers is None else 'this style'}; give the linear maps:"
@@ -157,6 +164,11 @@ def _at(layer: nn.Module, path: str) -> Any:
         if module is None:
             return None
     return module
+
+
+def _has(layer: nn.Module, path: str) -> bool:
+    """Return True if there is a module or a linear map at a path."""
+    return _at(layer, path) is not None or linear_at(layer, path) is not None
 
 
 def linear_at(layer: nn.Module, path: str) -> nn.Linear | None:
