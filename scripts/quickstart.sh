@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Train, score and compare a deep DeepNorm Transformer and its Post-LN twin (same seed, data and options) side by
-# side. This takes less than 15 minutes on two cores, installation included.
+# side. This takes about 12 minutes on two cores, installation included.
 #
 #   bash scripts/quickstart.sh
 #
