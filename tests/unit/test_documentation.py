@@ -46,7 +46,7 @@ def test_a_printed_command_is_one_that_there_is(page: str, command: str) -> None
     program, *rest = words[start:]
     if program == "python":
         # benchmarks that are gone are named with their revision
-        assert (ROOT / rest[0]).is_file() or "of revision" in (ROOT / page).read_text("utf-8")
+        assert (ROOT / rest[0]).is_file() or "at revision" in (ROOT / page).read_text("utf-8")
         return
     if program == "bash":
         script = ROOT / rest.pop(0)
