@@ -124,7 +124,7 @@ def test_opus100_is_read_from_archives_or_a_folder(packed: bool, tmp_path: Path)
     if packed:
         (raw / "opus-100-corpus-v1.0.tar.gz").write_bytes(pack(files))
     else:
-        with tarfile.open(fileobj=io.BytesIO(pack(files))) as archive:
+        with tarfile.open(fileobj=io.BytesIO(pack(files)), encoding="utf-8") as archive:
             archive.extractall(raw, filter="data")
     rows = rows_of("opus100", raw, tmp_path / "place")
     assert [(row.split, row.pair) for row in rows] == [

@@ -272,7 +272,7 @@ def test_a_damaged_last_checkpoint_is_fixed(record: Recorder) -> None:
         (["--fallbacks=lr*0.5"], {}, "--fallbacks needs --on-divergence fallback"),
         ([], {"nodes": "2"}, "NODES=2: run this on every node with NODE_RANK=0 to 1"),
         ([], {"precision": "fp16"}, "PRECISION=fp16 needs a GPU"),
-        ([], {"data": "/nowhere"}, "no training data in /nowhere: build it with `bash scripts/pre"),
+        ([], {"data": "/nowhere"}, "no training data in /nowhere: correct DATA (--data) or run"),
         ([], {"config": "multi40k"}, "configs/ holds"),
     ],
 )
