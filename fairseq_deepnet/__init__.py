@@ -1,10 +1,10 @@
 """fairseq_deepnet: very deep Transformers for fairseq (DeepNet, arXiv 2203.00555).
 
-Importing it costs nothing. fairseq imports `models/` of a user-dir by itself, and that registers
-everything; in Python, `import fairseq_deepnet.models` does.
+Importing it costs nothing. fairseq imports `models/` of a user-dir by itself, which registers
+everything; in Python, use `import fairseq_deepnet.models`.
 
-Three wings, and imports run one way, experiments -> tools -> plugin: the plugin is what fairseq
-loads, `tools/` what `deepnet` does for a user, `experiments/` what makes tables and figures.
+It has three parts, which import one way, experiments -> tools -> plugin: fairseq loads the plugin,
+`tools/` implements `deepnet`, and `experiments/` makes tables and figures.
 """
 
 import logging

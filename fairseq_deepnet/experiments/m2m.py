@@ -1,7 +1,7 @@
 """`deepnet m2m`: score a multilingual model as M2M-100 and table 3 of the paper do.
 
-A test set of tools/evaluation/sets.py is written with the model's language codes, then translated
-and scored as by `deepnet evaluate`. The averages are printed beside the paper's.
+A test set in tools/evaluation/sets.py is written with the model's language codes, then translated
+and scored as in `deepnet evaluate`. The averages are printed beside the paper's.
 """
 
 from __future__ import annotations

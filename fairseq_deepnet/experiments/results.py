@@ -108,7 +108,7 @@ class Run:
            run: a gradient that is not finite, a rising loss, a stalled loss, or a collapsed loss
            scale. A fallback that ended well rescues a run.
         3. After the warm-up, the last validation loss is not at least LEARNT below that of a
-           unigram model. A model just below that loss that still improves is slow, not stalled. A
+           unigram model. A model just below that loss but still improving is slow, not stalled. A
            run that crashed did not have the updates to learn.
         """
         for name, points in (("training", self.train_nll), ("validation", self.valid_nll)):

@@ -1,4 +1,4 @@
-"""Options of the models: defaults of an arch, refused values, and the layers to build."""
+"""Model options: architecture defaults, rejected values, and the layers to build."""
 
 from argparse import Namespace
 from collections.abc import Callable, Iterable

@@ -72,7 +72,7 @@ class Slots:
         return self._bias
 
     def select(self, rows: Tensor) -> None:
-        """Continue row rows[b, k] of all B K as hypothesis k of sentence b. rows: [B', K]."""
+        """Continue row rows[b, k] of the B K as hypothesis k of sentence b. rows: [B', K]."""
         histories = self.mask.flatten(0, 1).index_select(0, rows.flatten())
         self.mask = histories.view(*rows.shape, len(self))
         self._bias = None
@@ -210,7 +210,7 @@ class DecodingCache:
         self.slots.select(rows if self._places is None else rows[places.argsort()])
 
     def _fill(self, kept: Tensor, times: Tensor) -> Tensor:
-        """Move the last sentences into free places; return the places of all, [B']."""
+        """Move trailing sentences into free slots; return all sentence slots, [B']."""
         left = kept.numel()
         free = (times[:left] == 0).nonzero()[:, 0]
         homeless = kept >= left

@@ -106,7 +106,7 @@ class TransformerLayer(nn.Module):
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return `compute` of the same arguments, compiled if possible."""
+        """Return `compute(*args, **kwargs)`, compiled if possible."""
         if self.compiled is None or not self.training or self.has_hooks():
             return self.compute(*args, **kwargs)
         return self.compiled(self, *args, **kwargs)

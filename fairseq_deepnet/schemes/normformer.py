@@ -40,7 +40,7 @@ class NormFormer(ResidualScheme):
 
     As in the paper's formula, the factors precede out_proj. fairseq's flags apply them after it, to
     a reshaped output, and only in the decoder's self-attention. DeepNet does not document its
-    choice for the encoder and the cross-attention; here all attentions are alike. The LN before fc2
+    choice for encoder and cross-attention; here all attention layers are alike. The LN before fc2
     follows the activation's dropout, as in fairseq. The variant `resscale` adds the paper's
     optional factor on the feed-forward's residual.
     """

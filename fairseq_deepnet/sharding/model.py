@@ -115,7 +115,7 @@ class ShardedModel(nn.Module):
         return [own for own in self.own.values() if own.requires_grad]
 
     def trained_shapes(self) -> list[torch.Size]:
-        """Return the whole shapes of these tensors."""
+        """Return the full shapes of these tensors."""
         return [self.shapes[name] for name, own in self.own.items() if own.requires_grad]
 
     def whole(self, rows: Tensor, shape: torch.Size) -> Tensor:

@@ -59,7 +59,7 @@ def scatter(model: ShardedModel, read: Any) -> dict[str, Any]:
         read: state that rank 0 has read from the checkpoint.
 
     Raises:
-        ConfigurationError: for a state of other parameters, in every process.
+        ConfigurationError: in every process, if parameters do not match.
     """
     shapes, own = model.trained_shapes(), [p.detach() for p in model.trained()]
     whole: Any = None

@@ -1,7 +1,7 @@
 """fairseq's trainer for a sharded model.
 
-fairseq 0.12's own `fully_sharded` uses fairscale, which is no longer maintained. If `is_fsdp` is
-true, its trainer imports fairscale, refuses --bf16, and asks the model for checkpoints. Here
+fairseq 0.12's own `fully_sharded` uses fairscale, which is no longer maintained. With `is_fsdp`,
+fairseq's trainer imports fairscale, refuses --bf16, and asks the model for checkpoints. Here
 `is_fsdp` is always false: the trainer treats the model like any other backend's, and ShardedTrainer
 overrides the rest.
 """

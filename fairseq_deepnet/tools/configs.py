@@ -173,7 +173,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """Return a value parsed as YAML; ValueError for invalid YAML."""
+    """Parse a value as YAML; raise ValueError if invalid."""
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -104,8 +104,8 @@ def find_data(model: TrainedModel, path: Path | None, spm: str | None = None) ->
     Args:
         spm: the sentencepiece model of a folder written by fairseq-preprocess, or "none".
 
-    Raises ValueError if dictionaries or subwords of the folder have changed since it was built, or
-    differ from those that the run was trained with.
+    Raises ValueError if the folder's dictionaries or subwords have changed since it was built, or
+    differ from those the run was trained with.
     """
     if path is not None:
         data = inside_project(path)
@@ -175,7 +175,7 @@ def task_options(checkpoint: Path) -> dict[str, Any]:
 def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
     """Return fairseq's task for this model and data folder, as command-line arguments.
 
-    Raises ValueError for a model of one pair with a folder of many, or the reverse.
+    Raises ValueError for a one-pair model with a many-pair folder, or vice versa.
     """
     task = task_options(checkpoint)
     if (task.get("_name") == MULTILINGUAL_TASK) != folder.is_multilingual:

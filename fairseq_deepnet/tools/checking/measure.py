@@ -146,7 +146,7 @@ def run_on(model: nn.Module, batch: Any) -> Tensor:
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Return True if a module without parts is called a norm."""
+    """Return True if a leaf's class name contains 'norm'."""
     return "norm" in type(module).__name__.lower() and not any(module.children())
 
 

@@ -68,7 +68,7 @@ def sources_of(rows: Sequence[Row]) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def claimed(out: Path) -> Iterator[None]:
-    """Lock OUT; ValueError if another run is building it."""
+    """Lock OUT; raise ValueError if another run has it."""
     lock = out.with_name(out.name + ".lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:

@@ -105,12 +105,12 @@ class DataFolder:
 
     @property
     def is_multilingual(self) -> bool:
-        """Return True for many pairs with language tokens."""
+        """Return True if pairs have language tokens."""
         return "directions" in self.record
 
     @property
     def is_monolingual(self) -> bool:
-        """Return True for text of one language, for language models."""
+        """Return True for monolingual (language-model) data."""
         return "language" in self.record
 
     @property
@@ -157,7 +157,7 @@ class DataFolder:
         return [self.path / f"{split}.{source}-{target}.{source}.{end}" for end in ("bin", "idx")]
 
     def subwords(self, split: str) -> list[str]:
-        """Return the subwords of the source side of a split of one pair, from fairseq's files."""
+        """Return the source-side subwords of one pair's split, from fairseq's files."""
         from fairseq.data import Dictionary, data_utils  # loads torch
 
         words = Dictionary.load(str(self.path / f"dict.{self.languages[0]}.txt"))

@@ -185,7 +185,7 @@ def unpack(parts: Sequence[Part], languages: Sequence[str], raw: Path, place: Pa
     Args:
         languages: languages of the two members of each part.
         raw: folder with the archives, or the only archive.
-        place: folder to write, atomically.
+        place: folder, written atomically.
     """
     if place.is_dir():
         return

@@ -123,7 +123,7 @@ def estimate(
         length: subwords per sentence
 
     If the config has recipe.global-batch-tokens, update-freq follows from the devices, as in
-    scripts/train.sh. Raises ValueError for options that cannot be planned.
+    scripts/train.sh. Raises ValueError for options it cannot plan for.
     """
     if gpus < 0:
         raise ValueError(f"--gpus {gpus}: 0 plans for the CPU")
