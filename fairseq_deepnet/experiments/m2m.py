@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.files import ROOT, say, shown
@@ -21,8 +20,6 @@ from fairseq_deepnet.tools.scores import SUMMARY
 from fairseq_deepnet.tools.tables import markdown
 from fairseq_deepnet.tools.trained_model import choose_model, find_data
 
-DIRECTIONS: Final = {"wmt": 18, "opus": 30, "ted": 756, "flores": 7482}
-"""Columns of the paper's table 3, with their numbers of directions."""
 DOWNLOADS: Final = ROOT / "data" / "downloads"
 
 
@@ -51,20 +48,15 @@ def run(args: argparse.Namespace) -> int:
     )
     folder, text = evaluate.score(args)
     averages = read_record(folder / SUMMARY)["averages"]
-    print(f"{text}\n\n{beside_paper(averages['all'], content['paper'])}")
-    return 0
-
-
-def beside_paper(ours: Mapping[str, Any], column: str) -> str:
-    """Return our average below the paper's numbers; it states if directions are missing."""
-    table = paper.table("table3")
+    ours, column, table = averages["all"], content["paper"], paper.table("table3")
     rows = [[f"{table.source}, BLEU", column]]
     rows += [[label, str(table.value(key, column))] for key, label in table.names.items()]
     note = ""
-    if ours["directions"] != DIRECTIONS[column]:
-        note = f" (over {ours['directions']:,} of {DIRECTIONS[column]:,} directions)"
+    if ours["directions"] != content["directions"]:
+        note = f" (over {ours['directions']:,} of {content['directions']:,} directions)"
     rows.append(["this model", f"{number(ours['bleu'])}{note}"])
-    return f"{markdown(rows)}\n\nThe paper's numbers: {table.metric}."
+    print(f"{text}\n\n{markdown(rows)}\n\nThe paper's numbers: {table.metric}.")
+    return 0
 
 
 def raw_files(path: Path | None, corpus: str | None) -> Path | None:

@@ -97,14 +97,12 @@ def tables() -> dict[str, PublishedTable]:
 
 
 def table(name: str) -> PublishedTable:
-    """Return a table; ValueError lists the known names."""
-    if name not in tables():
-        raise ValueError(f"the paper has no table {name!r}; known are {', '.join(tables())}")
+    """Return a table or figure by its name in paper.yaml."""
     return tables()[name]
 
 
 class Law(NamedTuple):
-    """L(d) = a ln(d) + b, fitted to a number of points with a root mean square error."""
+    """Law of depth, L(d) = a ln(d) + b, with the number of fitted points and their RMS error."""
 
     a: float
     b: float
@@ -112,7 +110,6 @@ class Law(NamedTuple):
     error: float
 
     def at(self, depth: float) -> float:
-        """Return the value of the law at a depth."""
         return self.a * math.log(depth) + self.b
 
     def __str__(self) -> str:

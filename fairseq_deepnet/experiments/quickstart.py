@@ -1,7 +1,6 @@
 """`deepnet quickstart`: train DeepNorm and its Post-LN twin on the sample corpus side by side.
 
-This is the sweep configs/sweeps/quickstart.yaml. Its two cells are scored and compared, and every
-sentence of the summary follows from their numbers.
+This is the sweep configs/sweeps/quickstart.yaml, with its scores, losses and some translations.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from fairseq_deepnet.tools.devices import all_cores, visible_gpus
 
 MODELS: Final = ("DeepNorm", "Post-LN")
 _EXAMPLES: Final = 4
-_NOTHING: Final = 10.0
-"""BLEU below which a model does not translate."""
 WHERE_NEXT: Final = """
 Loss curves: {}
 
@@ -98,20 +95,6 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def verdict(deep: Run, twin: Run) -> str:
-    """Return a sentence that the scores of both runs support."""
-    scores = [run.score.values["bleu"] if run.score else 0.0 for run in (deep, twin)]
-    ahead, behind = MODELS if scores[0] > scores[1] else MODELS[::-1]
-    low, high = sorted(scores)
-    updates = f"{deep.updates:,} updates"
-    if high < _NOTHING:
-        return f"Neither model learnt to translate in {updates}; try another SEED or DEPTH."
-    same = "With the same seed, data and options,"
-    if low < high / 2:
-        return f"{same} {ahead} learnt to translate in {updates} and {behind} did not."
-    return f"{same} {ahead} is {high - low:.1f} BLEU ahead after {updates}."
-
-
 def summary(deep: Run, twin: Run, depth: str, texts: tuple[list[str], list[str]]) -> str:
     """Return the summary.
 
@@ -136,7 +119,7 @@ def summary(deep: Run, twin: Run, depth: str, texts: tuple[list[str], list[str]]
         f"\n{depth}, sample corpus, German to English, {len(sources):,} held-out test sentences\n",
         tables.text(rows),
         f"(nll: negative log-likelihood, bits per token; BLEU: {signature})\n",
-        f"{verdict(deep, twin)}\n\nSome translations:",
+        "Some translations:",
     ]
     for index in range(0, len(sources), max(1, len(sources) // _EXAMPLES))[:_EXAMPLES]:
         lines.append(f"\n  source     {sources[index]}")

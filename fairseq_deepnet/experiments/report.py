@@ -1,8 +1,7 @@
 """`deepnet report`: tables and figures of runs, beside the paper's numbers.
 
-Cells of a sweep become the tables of tables.py; a results.csv of `deepnet sweep` can replace its
-run folders. Other runs are compared one per line. A figure shows a measure against depth, as the
-paper's figure 6 does. --significance instead runs paired tests on the stored translations.
+Cells of a sweep become the tables of tables.py; the sweep's results.csv can replace its run
+folders. A figure shows a measure against depth, as the paper's figure 6 does.
 """
 
 from __future__ import annotations
@@ -17,22 +16,20 @@ try:
 except ImportError as error:
     raise ValueError("tables need pandas: pip install 'fairseq_deepnet[paper]'") from error
 
-from fairseq_deepnet.experiments import results, significance, tables
+from fairseq_deepnet.experiments import results, tables
 from fairseq_deepnet.experiments.paper import GROUPS, group_of
 from fairseq_deepnet.experiments.tables import BAD, MEASURES, Table
 from fairseq_deepnet.files import say, shown, write_text
 from fairseq_deepnet.tools.plotting import images
 from fairseq_deepnet.tools.plotting.images import CROSS
-from fairseq_deepnet.tools.scores import read_scores
 
 
 def make(runs: pd.DataFrame) -> list[Table]:
     """Return all tables for rows of results.csv."""
-    members = []
-    for sweep, rows in runs.groupby("sweep", dropna=False, sort=False):
-        is_single = pd.isna(sweep)
-        members += [tables.side_by_side(rows)] if is_single else tables.tables_of(str(sweep), rows)
-    return members
+    groups = list(runs.groupby("sweep", sort=False))
+    if not groups:
+        raise ValueError("none of these runs is a cell of a sweep; `deepnet plot` compares others")
+    return [table for sweep, rows in groups for table in tables.tables_of(str(sweep), rows)]
 
 
 def save(members: Sequence[Table], folder: Path) -> None:
@@ -106,40 +103,21 @@ def against_depth(table: Table) -> Any:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet report`."""
-    add = parser.add_argument
-    folders = "run folders, folders of runs, results.csv of a sweep; to test also score files"
-    add("folders", nargs="+", type=Path, help=folders)
-    score = "scores/NAME.json of runs of no sweep (the default request)"
-    add("--score", metavar="NAME", help=score)
+    folders = "cells of sweeps, folders of cells, or the results.csv of a sweep"
+    parser.add_argument("folders", nargs="+", type=Path, help=folders)
     out = "write report.md, report.csv (a line per entry) and figures to this folder"
-    add("--out", type=Path, metavar="FOLDER", help=out)
-    tests = "instead: sacreBLEU's paired tests against the first system, seeds together"
-    add("--significance", action="store_true", help=tests)
-    add("--samples", type=int, help="resamples and trials of these tests (1000 and 10000)")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help=out)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the tables."""
-    if args.significance:
-        members = [significance.compare(*significance.find_systems(args.folders), args.samples)]
-    else:
-        members = make(_read(args.folders, args.score))
+    # settings keep the spelling of the file
+    form: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_values": [""]}
+    frames = [pd.read_csv(path, **form) for path in args.folders if path.is_file()]
+    folders = [path for path in args.folders if not path.is_file()]
+    runs = [results.read_run(run) for folder in folders for run in results.find_runs(folder)]
+    members = make(pd.concat([*frames, results.table_of(runs)] if runs else frames))
     print("\n".join(table.markdown() for table in members), end="")
     if args.out is not None:
         save(members, args.out)
     return 0
-
-
-def _read(targets: Sequence[Path], score: str | None) -> pd.DataFrame:
-    """Return the rows of all runs in folders and results.csv."""
-    # settings keep the spelling of the file
-    form = {"dtype": str, "keep_default_na": False, "na_values": [""]}
-    frames = [pd.read_csv(path, **form) for path in targets if path.is_file()]
-    folders = [run for path in targets if not path.is_file() for run in results.find_runs(path)]
-    runs = [results.read_run(folder, score) for folder in folders]
-    for run in runs:
-        others = ", ".join(other.name for other in read_scores(run.folder))
-        if run.score is None and not run.cell and others:
-            wanted = score or "of the default request"
-            say(f"{shown(run.folder)}: no score {wanted}; --score chooses one of {others}")
-    return pd.concat([*frames, results.table_of(runs)] if runs else frames)

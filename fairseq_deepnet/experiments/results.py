@@ -1,8 +1,7 @@
 """Run folders as rows of results.csv, which tables and figures read.
 
 A cell of a sweep has two records: cell.json, written when it starts, contains its sweep and places;
-result.json, written when it has ended, contains its status and score. Other runs have neither and
-are judged by their logs.
+result.json, written when it has ended, contains its status and score. Other runs have neither.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fairseq_deepnet import ended
 from fairseq_deepnet.divergence import events
 from fairseq_deepnet.divergence.events import LEARNT, Kind
 from fairseq_deepnet.experiments import paper
@@ -219,12 +217,8 @@ def find_runs(folder: Path) -> list[Path]:
     raise FileNotFoundError(f"{shown(folder)} is no run folder, and contains none")
 
 
-def read_run(folder: Path, score: str | None = None) -> Run:
-    """Read a run folder; the record decides how a cell ended, the log decides for other runs.
-
-    Args:
-        score: name of the score of a run outside a sweep; by default that of the default request
-    """
+def read_run(folder: Path) -> Run:
+    """Read a run folder with its log, and with the status and score in its record."""
     cell, result = read_json(folder / CELL), read_json(folder / RESULT)
     files = [folder / name for name in ("config.yaml", "cell.yaml") if (folder / name).is_file()]
     config = configs.recorded_config(files[0]) if files else Config(folder.name, {}, {})
@@ -239,16 +233,6 @@ def read_run(folder: Path, score: str | None = None) -> Run:
         run.score = read_score(folder, result["score"]) if result.get("score") else None
     elif cell:
         run.reason = f"unfinished at update {run.updates}"
-    else:
-        run.unigram = unigram_level(config)
-        run.score = read_score(folder, score and f"scores/{score}")
-        diverged = run.why_diverged()
-        if diverged is not None:
-            run.status, run.reason = Status.DIVERGED, f"diverged: {diverged}"
-        elif ended.is_complete(folder):
-            run.status = Status.DONE
-        else:
-            run.reason = f"stopped at update {run.updates:,}"
     return run
 
 

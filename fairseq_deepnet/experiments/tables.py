@@ -48,18 +48,16 @@ class Table:
         row, column: names of the axes, such as scheme and depth
         names: row -> name in the paper; empty for a table of our own
         laws: line -> law of depth fitted to our means
-        form: arguments of tabulate
     """
 
     title: str
     grid: pd.DataFrame
     notes: list[str]
-    entries: pd.DataFrame = field(default_factory=pd.DataFrame)
-    row: str = ""
-    column: str = ""
+    entries: pd.DataFrame
+    row: str
+    column: str
     names: dict[Key, str] = field(default_factory=dict)
     laws: dict[Key, Law] = field(default_factory=dict)
-    form: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -77,7 +75,7 @@ class Table:
     def markdown(self) -> str:
         """Return the title, the table and a list of notes."""
         grid = self.grid.astype(object).where(self.grid.notna(), None)
-        text = grid.to_markdown(index=False, missingval=MISSING, **self.form)
+        text = grid.to_markdown(index=False, missingval=MISSING, disable_numparse=True)
         return (
             "\n\n".join([f"### {self.title}", text, "\n".join(f"- {n}" for n in self.notes)]) + "\n"
         )
@@ -149,7 +147,6 @@ def build(
     grid.columns = pd.Index([f"{column} {c}" if paper.is_number(c) else c for c in grid.columns])
     title = f"{runs['title'].iloc[0]}{title}" + (f": {measure}" if measure else "")
     table = Table(title, grid, [], entries.drop(columns="text"), row, column)
-    table.form = {"disable_numparse": True}
     if published:
         table.title, table.names = published.title, published.names
         source = f"{paper.REFERENCE}, {published.source}: {published.metric}"
@@ -317,12 +314,3 @@ def tables_of(sweep: str, runs: pd.DataFrame) -> list[Table]:
     """Return the tables of a sweep that have our numbers, and always the first."""
     tables = TABLES.get(sweep, by_factors)(runs)
     return [t for n, t in enumerate(tables) if n == 0 or t.entries["ours"].notna().any()]
-
-
-def side_by_side(runs: pd.DataFrame) -> Table:
-    """Compare runs outside of sweeps, one per line."""
-    names = ["run", "layers", "scheme_or_arch", "parameters", "updates", "best_valid_nll"]
-    grid = runs[[*names, "bleu", "chrf"]].convert_dtypes()
-    notes = ["best_valid_nll: the lowest of the run, without label smoothing, in bits per token"]
-    notes += _describe_scores(runs) + _list_failures(runs)
-    return Table("Runs side by side", grid, notes, form={"floatfmt": ".3f"})

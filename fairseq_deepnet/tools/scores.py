@@ -18,15 +18,9 @@ from fairseq_deepnet.files import shown
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.evaluation.scoring import METRICS, TOKENISED
 
-SPLIT: Final = "test"
 SUMMARY: Final = "summary.json"
 OTHER_TEXT: Final = "text."
 """Prefix of the names of scores of text from outside the data folder (--text)."""
-DEFAULTS: Final = [
-    f"scores/{SPLIT}.{checkpoint}.beam5.lenpen1"
-    for checkpoint in ("checkpoint_best", "checkpoint_last")
-]
-"""Scores of the default request; the first that exists is used."""
 VALUES: Final = (
     *(*METRICS, TOKENISED, "perplexity", "word_perplexity"),
     *("x-en", "en-x", "average", "zero-shot"),
@@ -120,19 +114,10 @@ def read_scores(run: Path) -> list[Score]:
     return scores
 
 
-def read_score(run: Path, name: str | None = None) -> Score | None:
-    """Read one score of a run; None if it does not exist.
-
-    `name` is a file or folder in the run. The default is the score of the default request: the test
-    set, with checkpoint_best, or checkpoint_last if only that was scored. File times are ignored,
-    so neither further scores nor copying the run changes a reported number.
-    """
-    for path in (run / name for name in ([name] if name is not None else DEFAULTS)):
-        for place in (path, path.with_name(f"{path.name}.json")):
-            score = _read(place, run)
-            if score is not None and score.is_of_translations:
-                return score
-    return None
+def read_score(run: Path, name: str) -> Score | None:
+    """Read a score by its file or folder in a run, with or without .json; None without a score."""
+    path = run / name
+    return _read(path, run) or _read(path.with_name(f"{path.name}.json"), run)
 
 
 def _read(path: Path, run: Path) -> Score | None:

@@ -8,38 +8,7 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments import sweep
-from fairseq_deepnet.experiments.quickstart import verdict
-from fairseq_deepnet.experiments.results import Run, Status
-from fairseq_deepnet.tools.configs import Config
-from fairseq_deepnet.tools.scores import Score
 from tests.support.cells import write_cell, write_log, write_score
-
-
-def run_of(
-    last: float | None, bleu: float | None = None, reason: str = "", folder: Path = Path("x")
-) -> Run:
-    train = [] if last is None else [(20, 9.0), (1000, last)]
-    status = Status.DIVERGED if reason else Status.DONE
-    score = None
-    if bleu is not None:
-        values = {"bleu": bleu, "chrf": bleu + 2}
-        score = Score("scores/a.json", values, {"bleu": "s"}, {})
-    config = Config("x", {}, {})
-    losses = {"valid_nll": train[1:], "train_nll": train}
-    return Run(folder, config, status, reason, score=score, **losses)
-
-
-@pytest.mark.parametrize(
-    ("twin", "expected"),
-    [
-        (run_of(8.2, 1.0), "DeepNorm learnt to translate in 1,000 updates and Post-LN did not"),
-        (run_of(1.9, 88.0), "DeepNorm is 7.0 BLEU ahead"),
-        (run_of(1.4, 98.0), "Post-LN is 3.0 BLEU ahead"),
-        (run_of(None, reason="the loss is nan"), "and Post-LN did not"),
-    ],
-)
-def test_the_verdict_follows_from_the_numbers(twin: Run, expected: str) -> None:
-    assert expected in verdict(run_of(1.5, 95.0), twin)
 
 
 @pytest.fixture
@@ -76,7 +45,6 @@ def test_the_command_ends_in_a_page_and_curves(
         ["Post-LN", "0.4", "50.0", "3.50", "3.50", "1,000"],
     ]
     for part in (
-        "DeepNorm learnt to translate in 1,000 updates",
         "source     x",
         "Post-LN    He eats.",
     ):

@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from fairseq_deepnet import cli, ended
+from fairseq_deepnet import cli
 from fairseq_deepnet.experiments import results
 from fairseq_deepnet.experiments.report import against_depth, make
 from fairseq_deepnet.experiments.tables import MEASURES, Table
-from tests.support.cells import SIGNATURE, write_cell, write_config, write_log, write_score
+from tests.support.cells import SIGNATURE, write_cell, write_config, write_score
 
 
 def report_of(folder: Path) -> list[Table]:
@@ -314,32 +314,7 @@ def test_the_paper_s_values_are_dotted_beside_ours_and_a_law_is_dashed(tmp_path:
     assert list(law.get_ydata()) == pytest.approx([28, 28])
 
 
-# Runs of no sweep, and the command.
-
-
-def test_runs_of_no_sweep_are_compared_line_by_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, losses = tmp_path / "first", {50: math.nan, 100: 4.5, 200: 4.25, 300: 4.4}
-    write_config(first, encoder_layers=18, decoder_layers=18, residual_scheme="pre-ln")
-    write_log(first, losses)
-    score = first / write_score(first, 36.0113, updates=300)
-    ended.write(first, ended.Why.COMPLETE, 300)
-    write_config(tmp_path / "second")
-    write_log(tmp_path / "second", {100: 5.0})
-    text = text_of(tmp_path)
-    # the lowest of the finite losses
-    line = ["18L-18L", "pre-ln", "1234567", "300", "2.750", "36.011", "50"]
-    assert line_of("first", text)[1:] == line
-    assert "second: stopped at update 100" in text
-    assert f"scored, first: {SIGNATURE}" in text
-    # not the default request, so it has to be named
-    other = score.with_name("test.checkpoint_best.beam5.lenpen1.max-len-b3.json")
-    score.rename(other)
-    assert cli.main(["report", str(first)]) == 0
-    assert f"--score chooses one of {other.stem}" in capsys.readouterr().err
-    assert cli.main(["report", str(first), "--score", other.stem]) == 0
-    assert line_of("first", capsys.readouterr().out)[1:] == line
+# The command.
 
 
 def test_results_csv_replaces_its_run_folders(
@@ -356,10 +331,15 @@ def test_results_csv_replaces_its_run_folders(
     assert printed[0] == printed[1]
 
 
-def test_bad_input_is_one_line(table1: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line(
+    table1: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = tmp_path / "plain"
+    write_config(plain)
     (table1 / "deepnorm_6l" / "result.json").write_text('{"status": "fine"}', encoding="utf-8")
     for folder, message in (
         (table1 / "none", "is no run folder, and contains none"),
+        (plain, "none of these runs is a cell of a sweep"),
         (table1, "deepnorm_6l/result.json is damaged ('fine' is not a valid Status); remove it"),
     ):
         assert cli.main(["report", str(folder)]) == 2
