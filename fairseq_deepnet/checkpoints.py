@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import pickle
 import re
@@ -125,13 +124,10 @@ def is_verified(path: Path | str) -> bool:
 
 def recorded_arguments(path: Path | str) -> Namespace | None:
     """Return `model_arguments` of a file, opening it only if this process has not read it yet."""
-    return model_arguments(_recorded(path))
-
-
-def _recorded(path: Path | str) -> dict[str, Any]:
-    if Path(path) not in _READ or _READ[Path(path)][0] != stamp_of(Path(path)):
+    path = Path(path)
+    if path not in _READ or _READ[path][0] != stamp_of(path):
         load_checkpoint(path)
-    return _READ[Path(path)][2]
+    return model_arguments(_READ[path][2])
 
 
 def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
@@ -211,13 +207,11 @@ def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
 
 
 def save_with_retries(state: dict[str, Any], path: Path) -> None:
-    """Save a checkpoint, trying again after a pause unless the disk is full."""
+    """Save a checkpoint, trying again after a pause."""
     for pause in PAUSES:
         try:
             save_checkpoint(state, path)
             return
-        except DiskFullError:
-            raise  # a pause does not help, and writing a deep model takes minutes
         except ConfigurationError as error:
             logger.warning("%s; trying again in %s seconds", error, pause)
             time.sleep(pause)
@@ -237,19 +231,13 @@ def copy_checkpoint(source: Path, target: Path) -> None:
         raise not_written(target, error) from error
 
 
-class DiskFullError(ConfigurationError):
-    """Error of a checkpoint that did not fit on the disk."""
-
-
 def not_written(path: Path, error: OSError) -> ConfigurationError:
     """Return the error for a checkpoint that could not be written."""
-    text = f"{path} was not written: {error.strerror}"
-    rest = "Existing files are intact"
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return ConfigurationError(f"{text}. {rest}")
     free = shutil.disk_usage(path.parent).free
-    text += f" ({free:,} bytes are free); make space in {path.parent} and rerun to resume"
-    return DiskFullError(f"{text}. {rest}")
+    return ConfigurationError(
+        f"{path} was not written: {error.strerror} ({free:,} bytes are free). Existing files are"
+        " intact; rerun to resume"
+    )
 
 
 def model_arguments(state: Mapping[str, Any]) -> Namespace | None:

@@ -11,7 +11,6 @@ import argparse
 import atexit
 import functools
 import importlib.machinery
-import importlib.metadata
 import math
 import queue
 import shlex
@@ -46,7 +45,8 @@ from .checkpoints import (
     refuse_damaged,
     refuse_not_finite,
 )
-from .errors import ConfigurationError, show_in_one_line
+from .errors import show_in_one_line
+from .records import installed
 
 FAIRSEQ: Final = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
 
@@ -91,7 +91,6 @@ def apply() -> None:
     """Apply all repairs, once per process."""
     show_in_one_line()
     require_fairseq()
-    require_assertions()
     for category, message in KNOWN_WARNINGS:
         warnings.filterwarnings("ignore", message=message, category=category)
     parse_options()
@@ -116,45 +115,25 @@ def training_program() -> types.ModuleType | None:
 
 
 def require_fairseq() -> None:
-    """Raise ImportError, with the command that installs the right one, for an unsupported fairseq.
+    """Raise ImportError, with the command that installs the right release, for another fairseq.
 
-    The fast path of fairseq 0.12.2 bypasses the residual connection of a layer at inference, so
-    that alpha is silently lost; it also cannot be imported on Python 3.11. The repaired release has
-    another name on PyPI.
+    At inference, the fast path of fairseq 0.12.2 bypasses a layer's residual connection and thus
+    alpha. That release also cannot be imported on Python 3.11. The repaired release has another
+    name on PyPI.
     """
-    try:
-        release = importlib.metadata.version("fairseq-fixed")
-    except importlib.metadata.PackageNotFoundError:
+    if f"fairseq-fixed=={installed('fairseq-fixed')}" != FAIRSEQ:
         raise ImportError(
-            "fairseq_deepnet needs fairseq-fixed, and another fairseq (or none) is installed;"
-            f" run: pip uninstall -y fairseq; pip install --no-build-isolation {FAIRSEQ}"
-        ) from None
-    if f"fairseq-fixed=={release}" != FAIRSEQ:
-        raise ImportError(
-            f"fairseq_deepnet is tested with {FAIRSEQ}, found {release};"
-            f" run: pip install --no-build-isolation {FAIRSEQ}"
-        )
-
-
-def require_assertions() -> None:
-    """Refuse to run with assertions disabled, as fairseq copies checkpoints inside an assert.
-
-    Without them, neither checkpoint_best.pt nor checkpoint_last.pt would be written, and the run
-    would appear to succeed.
-    """
-    if sys.flags.optimize:
-        raise ConfigurationError(
-            "Python skips assertions (PYTHONOPTIMIZE or -O), and fairseq saves checkpoints inside"
-            " one, so that none would be written: unset PYTHONOPTIMIZE, omit -O"
+            f"fairseq_deepnet needs {FAIRSEQ}; run: pip uninstall -y fairseq;"
+            f" pip install --no-build-isolation {FAIRSEQ}"
         )
 
 
 def parse_options() -> None:
     """Repair two faults of fairseq's parser.
 
-    It converts --bf16 to --tpu and then fails without torch_xla. And --total-num-update of
-    polynomial_decay, which should default to --max-update, becomes "null", which fairseq's own
-    configuration refuses. fairseq imports a user-dir before it parses, so the repair is in time.
+    The parser converts --bf16 to --tpu and then fails without torch_xla. The default of
+    --total-num-update is "null" instead of --max-update, which polynomial_decay cannot use. fairseq
+    imports a user-dir before it parses, so the repair is in time.
     """
 
     @wrap(fairseq.options, "parse_args_and_arch")
@@ -166,15 +145,8 @@ def parse_options() -> None:
         if getattr(namespace, "bf16", False):  # absent where defaults are suppressed
             words = args[0] if args else kwargs.get("input_args")
             namespace.tpu = "--tpu" in (sys.argv if words is None else words)
-        is_complete = not isinstance(parsed, tuple)  # else only some options are parsed
-        is_polynomial = getattr(namespace, "lr_scheduler", None) == "polynomial_decay"
-        if is_complete and is_polynomial and getattr(namespace, "total_num_update", "") is None:
-            if not namespace.max_update:
-                parser.error(
-                    "--lr-scheduler polynomial_decay needs to know the last update; add"
-                    " --total-num-update N, or --max-update N"
-                )
-            namespace.total_num_update = namespace.max_update
+        if getattr(namespace, "total_num_update", "") is None:
+            namespace.total_num_update = getattr(namespace, "max_update", None)
         return parsed
 
 

@@ -4,6 +4,7 @@ import argparse
 import difflib
 import errno
 import io
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,28 +19,25 @@ class ConfigurationError(ValueError):
     """
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return the end of an error message that suggests the nearest known name, or ""."""
-    matches = difflib.get_close_matches(name, list(names), n=1)
-    return f"; did you mean {matches[0]}?" if matches else ""
+def did_you_mean(names: str, valid: Iterable[str]) -> str:
+    """Return the end of an error message that suggests valid names for wrong ones, or ""."""
+    valid = list(valid)
+    near = (difflib.get_close_matches(name, valid, n=1, cutoff=0.75) for name in names.split())
+    matches = [match for matches in near for match in matches]
+    return f"; did you mean {' and '.join(matches)}?" if matches else ""
 
 
 def explain_usage(message: str, parser: argparse.ArgumentParser) -> str:
-    """Return a message of argparse with the nearest valid names instead of all of them."""
-    words = message.removeprefix("unrecognized arguments: ")
-    if words != message:
-        name = words.split()[0].partition("=")[0].lstrip("-")
-        names = [option.lstrip("-") for option in parser._option_string_actions]
-        return f"unknown {words}{did_you_mean(name, names)}"
-    if "invalid choice: " not in message:
-        return message.replace("invalid <lambda> value", "invalid value")
-    head, _, tail = message.partition(" (choose from ")
-    value = head.rsplit("invalid choice: ", 1)[1].strip("'\"")
-    choices = [choice.strip(" '\")") for choice in tail.split(",")]
-    near = difflib.get_close_matches(value, choices, n=3, cutoff=0.5)
-    if near:
-        return f"{head}; did you mean {' or '.join(near)}?"
-    return message if len(choices) < 12 else head
+    """Return an error message of argparse with suggestions instead of all valid names."""
+    head, is_unknown, words = message.partition("unrecognized arguments: ")
+    if is_unknown:
+        options = " ".join(word.partition("=")[0] for word in words.split())
+        return f"unknown {words}{did_you_mean(options, parser._option_string_actions)}"
+    head, _, choices = message.partition(" (choose from ")
+    hint = did_you_mean(head.rpartition(" ")[2].strip("'"), re.findall(r"[\w.-]+", choices))
+    if hint or len(message) > 400:
+        return head + hint
+    return message.replace("invalid <lambda> value", "invalid value")
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

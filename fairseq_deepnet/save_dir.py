@@ -58,7 +58,6 @@ def _prepare(trainer: Any) -> None:
         # fairseq would train from scratch
         if not PathManager.exists(cfg.restore_file.replace(".pt", f"{suffix}.pt")):
             raise ConfigurationError(f"--restore-file {cfg.restore_file}: there is no such file")
-        _warn_of_overwriting(cfg.restore_file, last_of(trainer))
     elif not suffix:
         starts_elsewhere = bool(cfg.finetune_from_model or getattr(cfg, "continue_once", None))
         is_kept_up = not cfg.no_last_checkpoints
@@ -85,44 +84,16 @@ def _lock(folder: Path) -> None:
     _LOCKS[folder.resolve()] = descriptor
 
 
-def _warn_of_overwriting(restore_file: str, last: Path) -> None:
-    """Warn if --restore-file will overwrite the checkpoints of a run with more updates."""
-    if not last.is_file() or Path(restore_file).resolve().parent == last.resolve().parent:
-        return
-    try:
-        updates = num_updates(load_checkpoint(last))
-    except ValueError:
-        return  # damaged, so nothing is lost
-    if updates:
-        logger.warning(
-            "--restore-file %s: the run starts there and will overwrite update %d of %s; use"
-            " --restore-file %s to resume from that",
-            *(restore_file, updates, last, LAST),
-        )
-
-
-def _is_outdated(last: Path, updates: int) -> bool:
-    """Return True if a checkpoint with more updates was written after checkpoint_last.pt.
-
-    fairseq copies a new checkpoint to it last. The time of the last status change also covers
-    `cp -p old.pt checkpoint_last.pt`, a deliberate way to go back.
-    """
-    changed = last.stat().st_ctime_ns
-    for path in periodic_checkpoints(last.parent):
-        try:
-            if path.stat().st_ctime_ns > changed and num_updates(load_checkpoint(path)) > updates:
-                return True
-        except ValueError:  # truncated, so it cannot be resumed from
-            continue
-    return False
-
-
 def repair_last(folder: Path, only_damaged: bool = False, is_kept_up: bool = True) -> Path | None:
-    """Replace a checkpoint_last.pt that is damaged or outdated by the newest intact checkpoint.
+    """Replace a damaged or missing checkpoint_last.pt by the newest intact checkpoint.
 
-    It is outdated if the run does not write it (--no-last-checkpoints) or was killed before the
-    copy. With `only_damaged`, a missing checkpoint_last.pt is not replaced. Returns the checkpoint
-    that was copied, or None if no repair is needed or possible.
+    Args:
+        only_damaged: keep a missing checkpoint_last.pt missing.
+        is_kept_up: False with --no-last-checkpoints; a newer checkpoint then replaces an intact
+            checkpoint_last.pt.
+
+    Returns:
+        The checkpoint that was copied, or None if no repair is needed or possible.
 
     Raises ValueError if checkpoint_last.pt is damaged and no other checkpoint can be resumed from.
     """
@@ -131,7 +102,7 @@ def repair_last(folder: Path, only_damaged: bool = False, is_kept_up: bool = Tru
     if last.is_file():
         try:
             updates = num_updates(load_checkpoint(last, entire=True))
-            if is_kept_up and not _is_outdated(last, updates):
+            if is_kept_up:
                 return None
         except ValueError as error:
             damage = error

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, Final
 
 import fairseq.checkpoint_utils
@@ -27,7 +28,6 @@ from .compat import training_program, wrap
 from .dictionaries import RECORD
 from .divergence import watch
 from .errors import ConfigurationError
-from .files import say
 from .footprint import FULLY_SHARDED
 from .monitoring.instruments import OF_SPLIT
 from .monitoring.monitor import Monitor, monitor_settings
@@ -48,21 +48,6 @@ CHECKPOINT_TIMEOUT: Final = timedelta(hours=6)
 after 10 (NCCL) or 30 (gloo) minutes."""
 BAD_EPOCHS: Final = "num_bad_epochs"
 """Key of the state of reduce_lr_on_plateau, which fairseq does not save."""
-
-
-@dataclass(frozen=True)
-class SavedEpoch:
-    """Epoch iterator of a preempted run, with the interface that validate_and_save uses."""
-
-    epoch: int
-    is_over: bool
-    state: dict[str, Any]
-
-    def end_of_epoch(self) -> bool:
-        return self.is_over
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.state
 
 
 class DeepNetTrainer(fairseq.trainer.Trainer):
@@ -111,13 +96,9 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         for message, is_set in refused.items():
             if is_set:
                 raise ConfigurationError(f"not supported: {message}")
-        if common.cpu and common.fp16:
-            try:
-                torch.cuda.current_device()  # where fairseq puts fp32 weights
-            except (AssertionError, RuntimeError) as error:
-                raise ConfigurationError(
-                    "--fp16 needs a GPU; on a CPU, use --bf16 or neither"
-                ) from error
+        # with --cpu, fairseq puts the fp32 weights of --fp16 on a GPU
+        if common.cpu and common.fp16 and not torch.cuda.is_available():
+            raise ConfigurationError("--fp16 needs a GPU; on a CPU, use --bf16 or neither")
 
     def _build_optimizer(self) -> None:
         super()._build_optimizer()
@@ -306,9 +287,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
                 self._restore_schedule(extra)
             if not (self.cfg.checkpoint.reset_dataloader or self.starts_over(filename)):
                 extra["train_iterator"] = place_in_epoch(
-                    extra["train_iterator"],
-                    self.data_parallel_world_size,
-                    self.cfg.dataset.grouped_shuffling,
+                    extra["train_iterator"], self.data_parallel_world_size
                 )
         self.notify("loaded", self.get_num_updates())
         return extra
@@ -321,24 +300,17 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         return bool(filename == self.cfg.checkpoint.finetune_from_model)
 
     def _refuse_other_dictionaries(self, filename: str, reset_optimizer: bool) -> None:
-        """Raise ConfigurationError if the checkpoint has other dictionaries; warn with a new
-        optimiser.
-        """
+        """Raise ConfigurationError if a resumed checkpoint has other dictionaries."""
         path = Path(filename)
-        if not path.is_file():
+        if reset_optimizer or not path.is_file():
             return
         before = getattr(recorded_arguments(path), RECORD, None) or {}
         now = getattr(self.cfg.model, RECORD, None) or {}
-        others = [side for side in before if side in now and before[side] != now[side]]
-        if not others:
-            return
-        text = (
-            f"{path} was trained with another {others[0]} dictionary than that of the data folder"
-        )
-        if not reset_optimizer:
-            raise ConfigurationError(f"{text}; use the data folder of that run")
-        if self.is_data_parallel_master:
-            say(f"fairseq_deepnet: warning: {text}: its embeddings are used for other words")
+        for side in before:
+            if now.get(side, before[side]) != before[side]:
+                raise ConfigurationError(
+                    f"{path} was trained with another {side} dictionary; use that run's data folder"
+                )
 
     def _apply_options(self, overrides: dict[str, Any]) -> None:
         """Apply --adam-eps, --weight-decay and the like; the schedule applies --lr."""
@@ -375,9 +347,8 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
             _patience().update(state.get(PATIENCE, {}))
             if not cfg.reset_dataloader and preemption.OWED in state:
                 self._validate_owed(state)
-        reason = self._why_over()
-        if reason:
-            logger.info("%s: no update remains", reason)
+        if self._is_over():
+            logger.info("no update remains")
             self.cfg.optimization.max_epoch = -1
         return state, epoch_itr
 
@@ -390,32 +361,27 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         if program is None:
             return
         owed = state[preemption.OWED]
-        epoch = SavedEpoch(owed["epoch"], owed["end_of_epoch"], state["train_iterator"])
-        subsets = self.cfg.dataset.valid_subset.split(",")
-        losses, ends = program.validate_and_save(
-            self.cfg, self, self.task, epoch, subsets, epoch.is_over
+        is_over = owed["end_of_epoch"]
+        epoch: Any = SimpleNamespace(  # what validate_and_save uses of an epoch iterator
+            epoch=owed["epoch"],
+            end_of_epoch=lambda: is_over,
+            state_dict=lambda: state["train_iterator"],
         )
-        if epoch.is_over:
+        subsets = self.cfg.dataset.valid_subset.split(",")
+        losses, ends = program.validate_and_save(self.cfg, self, self.task, epoch, subsets, is_over)
+        if is_over:
             self.lr_step(epoch.epoch, losses[0])
         if ends:  # fairseq checks only after an update
             self.cfg.optimization.max_epoch = -1
 
-    def _why_over(self) -> str:
-        """Return the reason why no update remains; empty if updates remain.
-
-        fairseq checks these limits only after an update.
-        """
+    def _is_over(self) -> bool:
+        """Return True if no update remains; fairseq checks these limits only after an update."""
         limits, patience = self.cfg.optimization, self.cfg.checkpoint.patience
-        updates, hours = self.get_num_updates(), self._previous_training_time / 3600
-        if limits.max_update and updates >= limits.max_update:
-            return f"update {updates} of --max-update {limits.max_update} is done"
-        if 0 < limits.stop_time_hours < hours:
-            return (
-                f"--stop-time-hours {limits.stop_time_hours:g} have passed: {hours:.2f} were used"
-            )
-        if 0 < patience <= _patience().get("num_runs", 0):
-            return f"--patience {patience} has ended this training"
-        return ""
+        return (
+            0 < limits.max_update <= self.get_num_updates()
+            or 0 < limits.stop_time_hours < self._previous_training_time / 3600
+            or 0 < patience <= _patience().get("num_runs", 0)
+        )
 
     def after_update(self, epoch_itr: Any) -> None:
         """Handle an update that fairseq has logged, before it validates and saves."""
@@ -424,28 +390,16 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
             self.preemption.logged()
 
 
-def place_in_epoch(state: dict[str, Any], processes: int, is_grouped: bool) -> dict[str, Any]:
-    """Return the state of an epoch iterator for this number of processes, after the batches of all.
+def place_in_epoch(state: dict[str, Any], processes: int) -> dict[str, Any]:
+    """Return an epoch iterator's state for this number of processes.
 
-    fairseq counts the batches of one process. With another number of processes it would skip
+    fairseq counts the batches of each process. With another number of processes it would skip
     sentences or train on them twice.
     """
     before = state.get(SHARDS, processes)
     if before == processes:
         return state
-    batches = state["iterations_in_epoch"] * before
-    if batches and is_grouped:
-        raise ConfigurationError(
-            f"--grouped-shuffling: the batches of this epoch are ordered for {before} processes,"
-            f" and {processes} cannot resume within it; resume with {before} until it ends, or"
-            " restart the data with --reset-dataloader"
-        )
-    if batches % processes:
-        logger.warning(
-            "the epoch's first %d batches were trained on by %d processes: %d are repeated",
-            *(batches, before, batches % processes),
-        )
-    return {**state, "iterations_in_epoch": batches // processes}
+    return {**state, "iterations_in_epoch": state["iterations_in_epoch"] * before // processes}
 
 
 def _patience() -> dict[str, Any]:

@@ -32,7 +32,6 @@ CONFIG_FOLDER: Final = RESOURCES / "configs"
 RECIPE_KEYS: Final = ("data", "global-batch-tokens", "preprocess", "vocabulary", "reference")
 """Data folder, tokens of one update over all devices (524288 or 128 x 4096), script that builds the
 folder, entries of the dictionary (to plan without data), and source of the hyper-parameters."""
-MAX_DEPTH: Final = 20
 _NOT_IN_FILES: Final = re.compile(
     r"(?!restore-file$).*(dir|file|path|repo|script|suffix)"
     r"|(aim|azureml|distributed|gpt2|wandb)-.*|.*plasma.*|bpe|profile|tokenizer"
@@ -55,13 +54,11 @@ class Config:
         name: stem of the file.
         options: fairseq-train's options, without dashes.
         recipe: entries of RECIPE_KEYS.
-        sources: option -> the file (or command line) that set it, for error messages.
     """
 
     name: str
     options: dict[str, Value]
     recipe: dict[str, Value]
-    sources: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def to_yaml(self) -> str:
         """Return one flat config file that is equivalent to all of them."""
@@ -143,12 +140,9 @@ def override(config: Config, content: Mapping[str, Any], source: str) -> None:
         else:
             config.options[key] = _plain(key, value, source)
             literals.check_options({key: config.options[key]}, source)
-            config.sources[key] = source
 
 
-def _load_into(config: Config, path: Path, depth: int = 0, recorded: bool = False) -> None:
-    if depth > MAX_DEPTH:
-        raise ValueError(f"{path}: defaults: the files build on one another in a circle")
+def _load_into(config: Config, path: Path, recorded: bool = False) -> None:
     content = read_yaml(path)
     defaults = content.get("defaults") or []
     if not isinstance(defaults, list):
@@ -157,7 +151,7 @@ def _load_into(config: Config, path: Path, depth: int = 0, recorded: bool = Fals
         below = path.parent / (name if name.endswith(".yaml") else f"{name}.yaml")
         if not below.is_file():
             raise FileNotFoundError(f"{path}: defaults: {name!r}: there is no file {below}")
-        _load_into(config, below, depth + 1)
+        _load_into(config, below)
     if not recorded:
         for name in content.keys() - {"defaults", "recipe"}:
             check_allowed(str(name), str(path))
@@ -219,10 +213,7 @@ def to_arguments(options: Mapping[str, Value]) -> list[str]:
 
 
 def check_options(config: Config) -> None:
-    """Check every option and value with fairseq's own parser.
-
-    Raises ValueError that names the file and the option.
-    """
+    """Raise ValueError, naming the option, if fairseq's own parser refuses a config's options."""
     # with an equals sign, the message about a value names its option
     words = [
         f"--{key}" if value is True else f"--{key}={value}"
@@ -232,6 +223,4 @@ def check_options(config: Config) -> None:
     try:
         fairseq_options.parse_training(["DATA", *words])
     except ValueError as error:
-        text = str(error)
-        named = (f for key, f in config.sources.items() if re.search(rf"--{key}(?![\w-])", text))
-        raise ValueError(f"{next(named, config.name)}: {text}") from error
+        raise ValueError(f"{config.name}: {error}") from error

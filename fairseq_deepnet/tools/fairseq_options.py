@@ -34,9 +34,9 @@ def quiet() -> Iterator[None]:
 
 
 def _parse(
-    arguments: Sequence[str], generation: bool = False, parse_known: bool = False
+    arguments: Sequence[str], generation: bool = False
 ) -> tuple[argparse.ArgumentParser, Any]:
-    """Return fairseq's parser and the arguments that it has parsed."""
+    """Return fairseq's parser and the parsed arguments; raise ValueError if fairseq would exit."""
     from fairseq import options
 
     # fairseq imports the models of a --user-dir only together with the package
@@ -52,14 +52,7 @@ def _parse(
 
     parser.error = refuse
     words = ["--user-dir", str(PACKAGE), *arguments]
-    return parser, options.parse_args_and_arch(parser, words, parse_known=parse_known)
-
-
-def training_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """Return fairseq-train's parser, with the options of the architecture, task, criterion and
-    optimiser in `arguments`. Raises ValueError with fairseq's message where it would exit.
-    """
-    return _parse(arguments, parse_known=True)[0]
+    return parser, options.parse_args_and_arch(parser, words)
 
 
 def parse_training(arguments: Sequence[str]) -> argparse.Namespace:
@@ -69,7 +62,7 @@ def parse_training(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def parse_generation(arguments: Sequence[str]) -> Any:
-    """Return fairseq-generate's configuration. Raises ValueError where it would exit."""
+    """Return fairseq-generate's configuration."""
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
     return convert_namespace_to_omegaconf(_parse(arguments, generation=True)[1])
@@ -105,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the options of the architecture."""
-    parser = training_parser(["DATA", "--arch", args.arch])
+    parser, _ = _parse(["DATA", "--arch", args.arch])
     group = next(group for group in parser._action_groups if group.title == MODEL_GROUP)
     shown = argparse.ArgumentParser(prog=f"fairseq-train --arch {args.arch}", add_help=False)
     formatter = shown._get_formatter()

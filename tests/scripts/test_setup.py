@@ -132,17 +132,6 @@ def test_a_change_of_what_it_depends_on_sets_up_again(machine: Machine, changed:
     assert len(machine.installs()) == 10
 
 
-def test_an_active_environment_is_used(machine: Machine, tmp_path: Path) -> None:
-    active = tmp_path / "active"
-    (active / "bin").mkdir(parents=True)
-    shutil.copy(machine.fakes.folder / "python3.11", active / "bin" / "python")
-    (active / "pyvenv.cfg").write_text("version = 3.11.9\n", encoding="utf-8")
-    done = machine.set_up(VIRTUAL_ENV=str(active))
-    assert done.returncode == 0, done.stderr
-    assert (active / ".deepnet-setup").exists()
-    assert not machine.venv.exists()
-
-
 def test_a_failure_shows_the_end_of_the_log_and_the_next_run_continues(machine: Machine) -> None:
     failing = 'case "$*" in *fairseq*) echo no such wheel; exit 7 ;; esac'
     machine.fakes.add("python3.11", python_body(pip=failing))

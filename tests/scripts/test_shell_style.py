@@ -51,8 +51,3 @@ def test_help_prints_the_header_without_setting_anything_up(
     assert (shown.returncode, shown.stdout, shown.stderr) == (0, expected, "")
     assert not any(fake_bin.calls(command) for command in commands)
     assert not Path(absent).exists()
-
-
-def test_ci_runs_the_tests_as_a_user_does() -> None:
-    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if line[:1] != "#"][-1] == 'bash scripts/test.sh "$@"'

@@ -43,13 +43,13 @@ def test_options_come_in_any_order_and_those_of_fairseq_after_two_dashes(
     ("words", "message"),
     [
         (["pln"], "no subcommand 'pln'; did you mean plan?"),
-        (["evaluate", "r", "--beem", "4"], "unknown --beem 4; did you mean beam?"),
-        (["evaluate", "r", "--sacrebleu"], "unknown --sacrebleu; options of fairseq come after --"),
-        (["evaluate", "r", "s"], "unexpected word 's'; options of fairseq come after --"),
         (
-            ["evaluate", "r", "--tokenizer", "flores100"],
-            "'flores100'; did you mean flores200 or flores101?",
+            ["evaluate", "r", "--beem", "--tokenzer=x"],
+            "; did you mean --beam and --tokenizer?",
         ),
+        (["evaluate", "r", "--sacrebleu", "4"], "unknown --sacrebleu 4; options of fairseq"),
+        (["evaluate", "r", "s"], "unexpected word 's'; options of fairseq come after --"),
+        (["evaluate", "r", "--tokenizer", "flores10"], "'flores10'; did you mean flores101?"),
         (["train"], "the following arguments are required: config"),
         (["evaluate", "--beam", "many"], "argument --beam: invalid int value: 'many'"),
     ],

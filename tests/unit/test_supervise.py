@@ -21,16 +21,9 @@ from tests.support.shell import ROOT, FakeBin
 START = """
 import sys
 from argparse import Namespace
-from dataclasses import dataclass
 from pathlib import Path
 from fairseq_deepnet.tools.training import train
-
-@dataclass
-class Plan:
-    status: int = 0
-    command: tuple = ()
-    max_update: int = 0
-    falls_back: bool = False
+from fairseq_deepnet.tools.training.launch import Plan
 
 run, grace, fallbacks, *command = sys.argv[1:]
 plans = [Plan(0, tuple(command), falls_back=fallbacks != "0")]
@@ -134,7 +127,8 @@ def test_the_child_gets_the_signal_that_it_understands(
     work.at_work()
     assert work.is_locked()  # by the child, too
     os.kill(pid, sent)
-    assert "the same command" in work.finish(status)
+    reason = "interrupted" if sent is signal.SIGINT else "preempted"
+    assert f"{reason}; the same command resumes" in work.finish(status)
     assert not work.is_locked()
     assert work.signals() == heard
     assert not ended.is_complete(work.run)

@@ -101,15 +101,8 @@ def refuse_changes(run: Path, config: configs.Config, data: Path, resume: bool) 
     is_trained = any(run.glob("checkpoints/*.pt"))
     if not (run / "config.yaml").is_file():
         return []
-    before = configs.recorded_config(run)
-    changes = differences(before, config)
+    changes = differences(configs.recorded_config(run), config)
     if changes and is_trained:
-        start = config.options.get("restore-file", LAST)
-        if start not in (LAST, before.options.get("restore-file")):
-            raise ValueError(
-                f"--restore-file {start}: {shown(run)} already has checkpoints; set RUN=FOLDER to"
-                " start another run from that file"
-            )
         if not resume:
             raise ValueError(
                 f"{shown(run)} was trained with other settings ({'; '.join(changes)}): set"

@@ -22,9 +22,8 @@ from fairseq_deepnet.divergence.watch import DEFAULT_FALLBACKS
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.files import PACKAGE, inside_project, say, shown
 from fairseq_deepnet.optim.schedule import misfits
-from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools import configs, fairseq_options
-from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, MULTILINGUAL_TASK, DataFolder
+from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.devices import choose_devices
 from fairseq_deepnet.tools.trained_model import refuse_other_vocabulary
 from fairseq_deepnet.tools.training import fallbacks, launch, run_folder
@@ -70,29 +69,11 @@ class PlannedRun:
 
 
 def check_data(data: Path, config: configs.Config) -> None:
-    """Check that a data folder exists and contains the data of a config's task.
-
-    Raises FileNotFoundError, naming the script that builds the folder, and ValueError for a task of
-    another kind.
-    """
+    """Raise FileNotFoundError, naming the script that builds it, for a folder without data."""
     script = config.recipe.get("preprocess") or "scripts/preprocess.sh"
     if not any(data.glob("dict*.txt")) or not any(data.glob("train*.idx")):
         raise FileNotFoundError(
             f"no training data in {shown(data)}: correct DATA (--data) or run `bash {script}`"
-        )
-    manifest = data / "corpus.json"
-    if not manifest.is_file():  # a folder of fairseq-preprocess
-        return
-    corpus = read_record(manifest, remedy="copy it again, or create the folder again")
-    kinds = {"directions": "many language pairs", "language": "text of one language"}
-    content = next((kinds[key] for key in kinds if key in corpus), "one language pair")
-    tasks = {MULTILINGUAL_TASK: kinds["directions"]}
-    tasks |= dict.fromkeys(MONOLINGUAL_TASKS, kinds["language"])
-    wanted = tasks.get(str(config.options.get("task")), "one language pair")
-    if content != wanted:
-        raise ValueError(
-            f"{shown(data)} holds {content}, and config {config.name} trains on {wanted}; set"
-            " DATA=FOLDER, or choose another config"
         )
 
 
@@ -106,8 +87,8 @@ def settle(args: argparse.Namespace) -> PlannedRun:
     for key in MANAGED:
         if key in config.options:
             raise ValueError(
-                f"{config.sources[key]}: {key}: deepnet train sets this itself, by RUN=FOLDER,"
-                " GPUS=N, CPU_PROCESSES=N and PRECISION=NAME"
+                f"{key}: deepnet train sets this itself, by RUN=FOLDER, GPUS=N, CPU_PROCESSES=N"
+                " and PRECISION=NAME"
             )
     if args.data is None and "data" not in config.recipe:
         raise ValueError(f"{args.config} names no recipe.data; set DATA=FOLDER")

@@ -83,8 +83,10 @@ def run(args: argparse.Namespace) -> int:
         while True:
             plan = planned_apart(args)
             if caught:
-                say("preempted before the training began; the same command starts it")
-                return ended.INTERRUPTED if signal.SIGINT in caught else ended.PREEMPTED
+                is_interrupted = signal.SIGINT in caught
+                reason = "interrupted" if is_interrupted else "preempted"
+                say(f"{reason} before the run started; the same command starts it")
+                return ended.INTERRUPTED if is_interrupted else ended.PREEMPTED
             if not plan.command:
                 return plan.status
             child = Child(plan, args.run, args.node_rank or 0, args.preemption_grace)
@@ -205,7 +207,8 @@ class Child:
 
     def _judge(self, status: int) -> int:
         """Return the exit status of the training, and report its reason."""
-        why = ended.read(self.run).get("why")  # torchrun and srun pass no status on
+        last = ended.read(self.run)  # torchrun and srun pass no status on
+        why = last.get("why")
         if status == 0 or (self.signal is not None and _DONE in self.tail()):
             return 0
         if why == Why.DIVERGED or status == ended.DIVERGED:
@@ -222,7 +225,9 @@ class Child:
             say(f"ended by a signal, not saved; see the end of {self.log}")
             status = ended.UNSAVED
         else:
-            say("preempted; the same command resumes")
+            reason = "interrupted" if self.signal == signal.SIGINT else "preempted"
+            update = f" at update {last['update']:,}" if why == Why.PREEMPTED else ""
+            say(f"{reason}{update}; the same command resumes")
             status = ended.PREEMPTED
         return ended.INTERRUPTED if self.signal == signal.SIGINT else status
 
