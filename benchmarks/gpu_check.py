@@ -17,6 +17,10 @@ Features, 6L-6L without dropout: losses of ten updates with the chunked loss, fu
 checkpointing, --compile, sharding, offloading and the flat copy of fp16, against the same training
 without the feature; and logits of incremental decoding against those of whole sentences.
 
+Commands, a tiny model on the sample text: fairseq-train with two processes on one device, and saved
+and resumed after half of the updates, against a plain run; and an error in one of two processes,
+after which both must end.
+
 Training, by default 512/2048/8 and batches of 4,096 positions: fairseq's stock `transformer`
 against ours, with and without --compile. As in training_speed.py, systems run updates in turn if
 the GPU's memory holds them all ("in turn"); otherwise they run one after the other, and "speed" is
@@ -45,7 +49,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from gpu import correctness, features, sharded, training
+from gpu import commands, correctness, features, sharded, training
 from gpu.results import Results
 from side_by_side import tables
 from side_by_side.systems import Shape
@@ -87,29 +91,29 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def train(options: argparse.Namespace, results: Results, began: float) -> list[str]:
-    """Return the rows of training, from the shallowest shape to the deepest, as time permits."""
-    longest, left = 0.0, []
+def train(options: argparse.Namespace, results: Results, start: float) -> list[str]:
+    """Print the rows of training, from the shallowest shape to the deepest; return what is left."""
+    longest, remaining = 0.0, []
     for layers in sorted(options.layers):
         for precision in options.precisions:
             key = f"{layers} {precision}"
-            done = results.get(key)
-            started = time.monotonic()
-            if done is None and started - began + 1.5 * longest > 60 * options.minutes:
-                left.append(key)
+            rows = results.get(key)
+            now = time.monotonic()
+            if rows is None and now - start + 1.5 * longest > 60 * options.minutes:
+                remaining.append(key)
                 continue
-            if done is None:
+            if rows is None:
                 shape = Shape(layers, options.width, options.vocabulary, options.tokens, precision)
-                done = training.measure(shape, options)
-                results.put(key, done)
-                longest = max(longest, time.monotonic() - started)
-            print("\n".join(map(training.row, done)), flush=True)
-    return left
+                rows = training.measure(shape, options)
+                results.put(key, rows)
+                longest = max(longest, time.monotonic() - now)
+            print("\n".join(map(training.row, rows)), flush=True)
+    return remaining
 
 
 def main() -> int:
     """Check correctness, training speed and the cost of sharding."""
-    options, began = parse(), time.monotonic()
+    options, start = parse(), time.monotonic()
     logging.disable(logging.WARNING)  # fairseq describes each model at length
     warnings.simplefilter("ignore")
     torch.set_num_threads(options.threads)
@@ -120,30 +124,32 @@ def main() -> int:
     about |= {name: getattr(options, name) for name in names}
     results = Results(options.results, about)
     print(f"{device}, torch {torch.__version__}, CUDA {torch.version.cuda}\n")
-    lines: list[dict[str, Any]] = []
-    for part, measure in correctness.PARTS.items():
+    right = True
+
+    def show(part: str, module: Any, labels: int, measure: Any) -> None:
+        nonlocal right
         rows = results.get(part) or measure(options)
         results.put(part, rows)
-        lines += rows
-        print("\n".join([*tables.head(correctness.HEAD, 4), *map(correctness.row, rows), ""]))
-    rows = results.get("features") or features.measure(options)
-    results.put("features", rows)
-    lines += rows
-    print("\n".join([*tables.head(features.HEAD, 3), *map(features.row, rows), ""]), flush=True)
+        right = right and not any(row["right"] is False for row in rows)
+        head = tables.head(module.HEAD, labels)
+        print("\n".join([*head, *map(module.row, rows), ""]), flush=True)
+
+    show("correctness", correctness, 4, correctness.measure)
+    show("streams", correctness, 4, correctness.measure_streams)
+    show("features", features, 3, features.measure)
+    show("commands", commands, 2, commands.measure)
     if options.only_correctness:
-        return int(any(line["right"] is False for line in lines))
+        return int(not right)
     print("\n".join(tables.head(training.HEAD, 3)), flush=True)
-    left = train(options, results, began)
-    if results.get("sharded") is None and time.monotonic() - began > 60 * options.minutes:
-        left.append("sharded")
+    remaining = train(options, results, start)
+    print()
+    if results.get("sharded") is None and time.monotonic() - start > 60 * options.minutes:
+        remaining.append("sharded")
     else:
-        line = results.get("sharded") or sharded.measure(options)
-        results.put("sharded", line)
-        lines = [*lines, line]
-        print("\n" + "\n".join([*tables.head(sharded.HEAD, 2), sharded.row(line)]), flush=True)
-    if left:
-        print(f"\nleft for another run (--results): {', '.join(left)}")
-    return 1 if left or any(line["right"] is False for line in lines) else 0
+        show("sharded", sharded, 2, sharded.measure)
+    if remaining:
+        print(f"not measured yet; run again with --results: {', '.join(remaining)}")
+    return int(bool(remaining) or not right)
 
 
 if __name__ == "__main__":

@@ -51,24 +51,26 @@ def numbers(model: Any, criterion: Any, sample: dict[str, Any], dtype: torch.dty
     return Numbers(float(loss.detach()) / float(size), logits, gradients)
 
 
-def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    """Return |found - wanted| / |wanted|."""
-    return float((found - wanted).norm() / wanted.norm().clamp_min(1e-30))
+def distance(result: torch.Tensor, reference: torch.Tensor) -> float:
+    """Return |result - reference| / |reference|."""
+    return float((result - reference).norm() / reference.norm().clamp_min(1e-30))
 
 
-def distances(found: Numbers, wanted: Numbers) -> dict[str, float]:
+def distances(result: Numbers, reference: Numbers) -> dict[str, float]:
     """Return errors of the loss, the logits, all gradients as one vector, and the worst parameter.
 
     The biases of keys are excluded: they add the same to all keys of a query, so their gradient is
     zero except for rounding.
     """
-    names = [name for name in wanted.gradients if not name.endswith("k_proj.bias")]
-    whole = [torch.cat([n.gradients[name].flatten() for name in names]) for n in (found, wanted)]
+    names = [name for name in reference.gradients if not name.endswith("k_proj.bias")]
+    whole = [
+        torch.cat([n.gradients[name].flatten() for name in names]) for n in (result, reference)
+    ]
     return {
-        "loss": abs(found.loss / wanted.loss - 1),
-        "logits": distance(found.logits, wanted.logits),
+        "loss": abs(result.loss / reference.loss - 1),
+        "logits": distance(result.logits, reference.logits),
         "gradients": distance(*whole),
-        "worst": max(distance(found.gradients[n], wanted.gradients[n]) for n in names),
+        "worst": max(distance(result.gradients[n], reference.gradients[n]) for n in names),
     }
 
 
@@ -91,11 +93,11 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """
     shape = Shape(min(6, *options.layers), options.width, options.vocabulary, 1024)
     shape = dataclasses.replace(shape, tokens=min(1024, options.tokens))
-    draws = [draw(seed, shape, options) for seed in range(1, DRAWS + 1)]
+    draws = [measure_draw(seed, shape, options) for seed in range(1, DRAWS + 1)]
     lines, yardstick = [], {}
     for precision, name in draws[0]:
-        of_all = [one[precision, name] for one in draws]
-        off = {key: statistics.fmean(one[key] for one in of_all) for key in of_all[0]}
+        errors = [draw[precision, name] for draw in draws]
+        off = {key: statistics.fmean(error[key] for error in errors) for key in errors[0]}
         right = None
         if precision == "fp32":
             right = max(off["loss"], off["logits"], off["gradients"]) < FP32_DISTANCE
@@ -140,7 +142,7 @@ def measure_streams(options: argparse.Namespace) -> list[dict[str, Any]]:
     return lines
 
 
-def draw(
+def measure_draw(
     seed: int, shape: Shape, options: argparse.Namespace
 ) -> dict[tuple[str, str], dict[str, float]]:
     """Return errors by precision and model, for weights drawn from this seed."""
@@ -167,13 +169,13 @@ def draw(
     for precision in ("fp32", *options.precisions):
         for name, model in models.items():
             criterion = trainers[name].get_criterion()
-            found = numbers(model, criterion, sample, TYPES[precision])
+            result = numbers(model, criterion, sample, TYPES[precision])
             if precision == "fp32":
-                exact[name] = found
+                exact[name] = result
             if precision == "fp32" and name != "ours, post-ln":
                 continue
-            wanted = exact["stock" if precision == "fp32" else name]
-            off[precision, name] = distances(found, wanted)
+            reference = exact["stock" if precision == "fp32" else name]
+            off[precision, name] = distances(result, reference)
     del trainers, models, model
     gc.collect()
     torch.cuda.empty_cache()  # nothing without a GPU
@@ -184,6 +186,3 @@ def row(line: dict[str, Any]) -> str:
     cells = [line[key] for key in ("model", "precision", "of", "against")]
     cells += [f"{line[key]:.1e}" for key in ("loss", "logits", "gradients", "worst")]
     return tables.line([*cells, {None: "", True: "ok", False: "**off**"}[line["right"]]])
-
-
-PARTS = {"correctness": measure, "streams": measure_streams}

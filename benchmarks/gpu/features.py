@@ -1,4 +1,4 @@
-"""Losses of short trainings with one feature, against the same training without it."""
+"""Losses of short runs with one feature, against the same runs without it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Results:
-    """Finished rows by the name of their measurement, stored in a file.
+    """Finished rows, stored in a file under the names of their measurements.
 
     Arguments:
         path: file; None stores nothing
@@ -16,18 +16,20 @@ class Results:
     """
 
     def __init__(self, path: Path | None, about: dict[str, Any]) -> None:
-        self.path, self.content = path, {"about": about, "done": {}}
+        self.path, self.content = path, {"about": about, "rows": {}}
         if path is not None and path.exists():
             self.content = json.loads(path.read_text(encoding="utf-8"))
             if self.content["about"] != about:
-                raise SystemExit(f"--results {path}: of other settings or another device; move it")
+                raise SystemExit(
+                    f"--results {path}: written with other settings or on another device; move it"
+                )
 
     def get(self, key: str) -> Any:
-        return self.content["done"].get(key)
+        return self.content["rows"].get(key)
 
     def put(self, key: str, lines: Any) -> None:
         from fairseq_deepnet.files import write_json
 
-        self.content["done"][key] = lines
+        self.content["rows"][key] = lines
         if self.path is not None:
             write_json(self.path, self.content)

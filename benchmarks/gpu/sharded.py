@@ -22,7 +22,7 @@ LOSS = 2**-7
 """Largest difference of the losses after all rounds: twice the rounding error of bf16."""
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the row of the deepest shape in bf16, with `error` if one of the two runs failed.
 
     The overhead is judged only on a GPU.
@@ -32,15 +32,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     about = {"model": shape.name, "precision": shape.precision, "right": False}
     wrong = [f"{line['system']}: {line['error']}" for line in lines if "error" in line]
     if wrong:
-        return {**about, "error": "; ".join(wrong)}
+        return [{**about, "error": "; ".join(wrong)}]
     plain, sharded = lines
     overhead = 1 / sharded["speed"] - 1
     off = max(abs(b / a - 1) for a, b in zip(plain["losses"], sharded["losses"], strict=True))
     right = off < LOSS and (options.device == "cpu" or overhead < OVERHEAD)
     seconds = [statistics.median(line["seconds"]) for line in lines]
     peaks = [line["peak"] for line in lines]
-    found = {"seconds": seconds, "overhead": overhead, "loss": off, "peaks": peaks}
-    return {**about, **found, "right": right}
+    measured = {"seconds": seconds, "overhead": overhead, "loss": off, "peaks": peaks}
+    return [{**about, **measured, "right": right}]
 
 
 def row(line: dict[str, Any]) -> str:
