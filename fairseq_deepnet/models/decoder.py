@@ -20,6 +20,7 @@ from ..modules import (
     TargetMask,
     TransformerLayer,
     Unpadded,
+    additive,
     key_mask,
     lay_out,
     run_layers,
@@ -178,6 +179,7 @@ class DeepNetDecoder(TransformerDecoderBase):
     ) -> StackOutput:
         """Run all positions [B, T, C] through the layers; alignment weights are [B, H, T, S]."""
         mask, causal = self_mask
+        mask = None if mask is None else additive(mask, self.embed_tokens.weight.dtype)
         source, source_mask = (None, None) if encoder_out is None else source_and_mask(encoder_out)
         alignment: list[Tensor] = []
         shown = keep_states or alignment_layer is not None
@@ -271,10 +273,10 @@ class DeepNetDecoder(TransformerDecoderBase):
 
 
 def source_and_mask(encoder_out: EncoderOut) -> tuple[Tensor, Tensor | None]:
-    """Return the encoder's output [R, S, C] and its mask [R, 1, 1, S] or None."""
+    """Return the encoder's output [R, S, C] and its additive mask [R, 1, 1, S] or None."""
     source, mask = encoder_out["encoder_out"][0].transpose(0, 1), None
     if encoder_out["encoder_padding_mask"]:
-        mask = key_mask(encoder_out["encoder_padding_mask"][0])
+        mask = additive(key_mask(encoder_out["encoder_padding_mask"][0]), source.dtype)
     group = hypotheses_per_sentence(encoder_out)
     if group > 1:
         source = source.repeat_interleave(group, dim=0)

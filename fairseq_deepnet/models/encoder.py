@@ -17,6 +17,7 @@ from ..modules import (
     EncoderLayer,
     Unpadded,
     UnpaddedLayer,
+    additive,
     key_mask,
     lay_out,
     run_layers,
@@ -86,11 +87,13 @@ class DeepNetEncoder(TransformerEncoderBase):
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
         states: list[Tensor] = []
         dtype = x.dtype
+        mask = None if padding is None else additive(key_mask(padding), dtype)
         x = x.to(torch.promote_types(x.dtype, torch.float32)) if self.streams_in_fp32 else x
         if padding is not None and self.generates and not return_all_hiddens:
-            x = self.run_unpadded(x, Unpadded(padding))
+            x = self.run_unpadded(x, Unpadded(padding), mask)
         else:
-            x, states = self.run_all(x, padding, return_all_hiddens)
+            x = x if padding is None else x.masked_fill(padding.unsqueeze(-1), 0)
+            x, states = self.run_all(x, mask, return_all_hiddens)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         if self.output_transform is not None:
@@ -108,13 +111,9 @@ class DeepNetEncoder(TransformerEncoderBase):
         }
 
     def run_all(
-        self, x: Tensor, padding: Tensor | None, keep_states: bool
+        self, x: Tensor, mask: Tensor | None, keep_states: bool
     ) -> tuple[Tensor, list[Tensor]]:
-        """Run all positions [B, S, C] through the layers. padding: [B, S], True = padding."""
-        mask = None
-        if padding is not None:
-            x = x.masked_fill(padding.unsqueeze(-1), 0)
-            mask = key_mask(padding)
+        """Run all positions [B, S, C] through the layers, with an additive mask [B, 1, 1, S]."""
         return run_layers(
             self.layers,
             x,
@@ -124,13 +123,13 @@ class DeepNetEncoder(TransformerEncoderBase):
             keep_states,
         )
 
-    def run_unpadded(self, x: Tensor, batch: Unpadded) -> Tensor:
+    def run_unpadded(self, x: Tensor, batch: Unpadded, mask: Tensor | None) -> Tensor:
         """Run only the real positions of the batch through the layers."""
         layers = [UnpaddedLayer(cast(EncoderLayer, layer), batch) for layer in self.layers]
         x, _ = run_layers(
             layers,
             batch.take(x),
-            lambda layer, h: layer(h),
+            lambda layer, h: layer(h, mask),
             ActivationCheckpointing(),
             self.combination,
         )

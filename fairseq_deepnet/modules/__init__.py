@@ -13,7 +13,7 @@ from .layers import (
     compile_layers,
 )
 from .layers_at_inference import UnpaddedLayer
-from .positions import TargetMask, Unpadded, key_mask, target_mask
+from .positions import TargetMask, Unpadded, additive, key_mask, target_mask
 from .stack import (
     ActivationCheckpointing,
     run_layers,
@@ -34,6 +34,7 @@ __all__ = [
     "TransformerLayer",
     "Unpadded",
     "UnpaddedLayer",
+    "additive",
     "compile_layers",
     "key_mask",
     "lay_out",

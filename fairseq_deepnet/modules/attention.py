@@ -83,8 +83,8 @@ class MultiheadAttention(nn.Module):
         """Attend from x [B, T, C] to key and value [B, H, S, D]; return [B, T, C].
 
         Args:
-            mask: boolean, broadcastable to [B, H, T, S]; True = may attend. Each query needs at
-                least one key.
+            mask: additive, broadcastable to [B, H, T, S]: 0, or -inf where a query may not attend.
+                Each query needs at least one key.
             causal: query t sees keys 0..t; excludes `mask`.
             batch: if given, x and the output hold only its real positions, [n, C].
         """
@@ -110,7 +110,7 @@ class MultiheadAttention(nn.Module):
         query = self.split_heads(self.q_proj(x))
         scores = torch.matmul(query, key.transpose(-1, -2)).float() / math.sqrt(self.head_dim)
         if mask is not None:
-            scores = scores.masked_fill(~mask, -math.inf)
+            scores = scores + mask
         return scores.softmax(dim=-1)
 
     def extra_repr(self) -> str:
@@ -132,7 +132,7 @@ def scaled_dot_product_attention(
 
     Args:
         query: [B, H, T, D]. key, value: [B, H, S, D].
-        mask: boolean, broadcastable to [B, H, T, S]; True = may attend.
+        mask: additive, broadcastable to [B, H, T, S].
         dropout: probability of dropping a weight.
         causal: query t sees keys 0..t; excludes `mask`.
     """
@@ -140,6 +140,7 @@ def scaled_dot_product_attention(
     is_half = query.device.type == "cpu" and dtype in (torch.bfloat16, torch.float16)
     if is_half and torch.is_grad_enabled():
         query, key, value = query.float(), key.float(), value.float()
+    mask = None if mask is None else mask.to(query.dtype)
     heads = F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal
     )

@@ -4,12 +4,13 @@ Shapes: R = rows (hypotheses), B = sentences, K = R / B hypotheses per sentence,
 channels, n = slots per sentence, T = target positions so far, S = source positions.
 """
 
-import math
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from .positions import additive
 
 MULTIPLE = 16  # torch's softmax on the CPU is several times slower on rows shorter than a vector
 
@@ -67,7 +68,7 @@ class Slots:
     def bias(self, heads: int, like: Tensor) -> Tensor:
         """Return the additive mask [B H, K, n]: 0, or -inf outside the history."""
         if self._bias is None:
-            bias = additive(self.mask, like)[:, None].expand(-1, heads, -1, -1)
+            bias = additive(self.mask, like.dtype)[:, None].expand(-1, heads, -1, -1)
             self._bias = bias.flatten(0, 1)
         return self._bias
 
@@ -81,11 +82,6 @@ class Slots:
         """Return the slots [R, T] of the T positions of `rows` [R], indices of all B K rows."""
         slots = self.mask.flatten(0, 1).index_select(0, rows).nonzero()[:, 1]
         return slots.view(rows.numel(), -1)
-
-
-def additive(mask: Tensor, like: Tensor) -> Tensor:
-    """Return 0 where a mask is True and -inf elsewhere, with the dtype of `like`."""
-    return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(~mask, -math.inf)
 
 
 class DecodingCache:
@@ -163,7 +159,7 @@ class DecodingCache:
             assert self.source_mask is not None
             mask = self.source_mask
             mask = F.pad(mask, (0, padded(mask.size(1)) - mask.size(1)))
-            bias = additive(mask, like)[:, None, None].expand(-1, heads, -1, -1)
+            bias = additive(mask, like.dtype)[:, None, None].expand(-1, heads, -1, -1)
             self._source_bias = bias.flatten(0, 1)
         return self._source_bias
 

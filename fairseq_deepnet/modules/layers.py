@@ -212,7 +212,7 @@ class EncoderLayer(TransformerLayer):
     stock_name = "TransformerEncoderLayer"
 
     def compute(self, x: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Return [B, S, C] for x [B, S, C] and mask [B, 1, 1, S], True = may be attended to."""
+        """Return [B, S, C] for x [B, S, C] and an additive mask [B, 1, 1, S]."""
         return self.feed_forward(self.self_attention(x, mask))
 
 
@@ -239,8 +239,8 @@ class DecoderLayer(TransformerLayer):
         Args:
             x: [B, T, C].
             source: the encoder's output [B, S, C'].
-            self_mask: [B, 1, T, T], True = may attend; if None, `causal` decides.
-            source_mask: [B, 1, 1, S], True = may attend.
+            self_mask: additive, [B, 1, T, T]; if None, `causal` decides.
+            source_mask: additive, [B, 1, 1, S].
             need_weights: return the cross-attention's weights.
             batch: if given, x holds only its real positions, [n, C]; excludes weights.
         """

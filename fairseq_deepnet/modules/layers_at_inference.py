@@ -140,13 +140,13 @@ class UnpaddedLayer:
         self.leave = partial(layer.leave, Sublayer.SELF_ATTN)
         self.project = projection(layer.self_attn)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return the output [n, C] for x [n, C]."""
+    def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the output [n, C] for x [n, C] and an additive mask [B, 1, 1, S]."""
         attention = self.attention
         parts = self.batch.spread(self.project(self.enter(x))).chunk(3, dim=-1)
         query, key, value = map(attention.split_heads, parts)
         heads = scaled_dot_product_attention(
-            query, key, value, self.batch.mask, attention.dropout_probability()
+            query, key, value, mask, attention.dropout_probability()
         )
         if attention.head_transform is not None:
             heads = attention.head_transform(heads)

@@ -1,14 +1,15 @@
 """Attention masks, and batches without padding: the real positions as rows of one matrix.
 
-Masks are boolean, True = may be attended to. Batches are sorted by source length. Target lengths
-differ, more so in small corpora and large batches (docs/reports/speed.md). Everything but attention
-treats positions independently.
+Masks are boolean, True = may be attended to, until `additive` converts them. Batches are sorted by
+source length. Target lengths differ, more so in small corpora and large batches
+(docs/reports/speed.md). Everything but attention treats positions independently.
 
 Shapes: B = batch, T = target or any length, S = keys, n = real positions, C = channels.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -58,6 +59,18 @@ def key_mask(padding: Tensor) -> Tensor:
     return ~padding[:, None, None, :]
 
 
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return 0 where a mask [..., S] is True and -inf elsewhere.
+
+    A model converts its masks once per batch, because attention would convert a boolean mask in
+    each layer. Rows are padded in memory to a multiple of 8, as torch's memory-efficient kernel
+    requires; always by at least one element, so that torch.compile sees one layout.
+    """
+    length = mask.size(-1)
+    rows = mask.new_zeros(*mask.shape[:-1], length + 8 - length % 8, dtype=dtype)
+    return rows[..., :length].masked_fill_(~mask, -math.inf)
+
+
 class Unpadded:
     """Conversion between a padded batch and its real positions. It synchronises with a GPU.
 
@@ -65,14 +78,13 @@ class Unpadded:
         padding: [B, T], True = padding; at least one position is real.
 
     Attributes:
-        mask: positions that may be attended to, [B, 1, 1, T].
         positions: indices of the real positions in the flattened batch, [n].
         rows: row of the n for each position of the flattened batch, [B T]. Padding refers to the
             row before it, as nothing attends to it.
     """
 
     def __init__(self, padding: Tensor) -> None:
-        self.shape, self.mask = padding.shape, key_mask(padding)
+        self.shape = padding.shape
         real = ~padding.flatten()
         self.positions = real.nonzero()[:, 0]
         self.rows = (real.cumsum(0) - 1).clamp_min(0)

@@ -115,3 +115,32 @@ def test_no_question_waits_for_layers_that_are_queued(
     assert waits.before > 0
     assert waits.after == 0
     loss.backward()
+
+
+class Operations(TorchDispatchMode):
+    """Number of operations."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.count += 1
+        return func(*args, **kwargs or {})
+
+
+@torch.no_grad()
+def test_layers_do_not_convert_masks(
+    model_builder: BuildModel, batch: dict[str, Tensor], as_on_a_gpu: None
+) -> None:
+    full = {name: tokens.clamp_min(2) for name, tokens in batch.items()}
+    differences = []
+    for layers in (2, 4):
+        model = model_builder(encoder_layers=layers, decoder_layers=layers).eval()
+        counts = []
+        for sample in (batch, full):
+            with Operations() as operations:  # type: ignore[no-untyped-call]
+                model(**sample)
+            counts.append(operations.count)
+        differences.append(counts[0] - counts[1])
+    assert differences[0] == differences[1] > 0
