@@ -1,4 +1,4 @@
-"""`deepnet translate` and ENGINE=ctranslate2: a small model on both engines, from text to text."""
+"""`deepnet translate`: a small model translates raw text with both engines."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.checkpoints import save_checkpoint
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, load_model
 from fairseq_deepnet.tools.translation import engines
 from fairseq_deepnet.tools.translation.translate import add_arguments, open_engine
 from tests.support.runs import SENTENCES, make_data
-from tests.support.trained import make_trained_run, trained
+from tests.support.trained import make_trained_run
 
 needs_ctranslate2 = pytest.mark.skipif(
     importlib.util.find_spec("ctranslate2") is None, reason="needs the extra ctranslate2"
@@ -56,7 +55,7 @@ def text(tmp_path: Path) -> Path:
 
 
 def parsed(*words: str) -> argparse.Namespace:
-    """The arguments of `deepnet translate`."""
+    """Parse arguments of `deepnet translate`."""
     add_arguments(parser := cli.Parser())
     return parser.parse(words)
 
@@ -66,7 +65,7 @@ Translate = Callable[..., Any]
 
 @pytest.fixture
 def translate(capsys: pytest.CaptureFixture[str]) -> Translate:
-    """Calls `deepnet translate` and gives back the results of a process."""
+    """Return a function that calls `deepnet translate` in this process."""
 
     def call(*words: object) -> Any:
         arguments = ["translate", *map(str, words), "--threads", "1"]
@@ -81,8 +80,8 @@ def translate(capsys: pytest.CaptureFixture[str]) -> Translate:
 def test_both_engines_find_the_same_translations_with_the_same_scores(
     run: Path, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # fairseq forbids <pad> after the softmax and CTranslate2 before: to an untrained model, which
-    # would write it, that is a difference
+    # fairseq forbids <pad> after the softmax, and CTranslate2 before it; the scores of an untrained
+    # model, which prefers <pad>, would differ
     monkeypatch.setattr(engines, "NEVER", None)
     results = []
     for model in (run, exported):
@@ -110,29 +109,27 @@ def test_a_file_is_translated_line_by_line(
     assert (tmp_path / "out").read_text(encoding="utf-8") == whole.stdout
     scored = translate(run, "--beam=2", "--nbest=1", "--window=2", text)  # options before the file
     rows = [line.split("\t") for line in scored.stdout.splitlines()]
+    assert [row[0] for row in rows] == list("12345")
     assert [row[2] for row in rows] == lines[:-1]
     assert all(float(row[1]) < 0 for row, line in zip(rows, LINES, strict=True) if line.strip())
 
 
-def test_a_model_of_bare_fairseq_commands_translates_with_its_sentencepiece_model(
+def test_a_model_of_bare_fairseq_commands_translates_text_and_tokens(
     tmp_path: Path, run: Path, data: Path, text: Path, translate: Translate
 ) -> None:
     bare, checkpoint, model = tmp_path / "bin", tmp_path / "model.pt", data / "spm.model"
     bare.mkdir()
     for path in data.glob("dict.*.txt"):
         shutil.copy(path, bare)
-    save_checkpoint(trained(data=data, encoder_layers=2)[1], checkpoint)
+    shutil.copy(run / "checkpoints" / "checkpoint_best.pt", checkpoint)
     words = ["--beam=1", f"--data={bare}"]
-    refused = translate(checkpoint, text, *words)
-    assert "for data written by fairseq-preprocess give its sentencepiece" in refused.stderr
-    expected = translate(run, text, "--beam=1")
-    assert translate(checkpoint, text, *words, f"--spm={model}").stdout == expected.stdout
+    expected = translate(run, text, "--beam=1").stdout
+    assert translate(checkpoint, text, *words, f"--spm={model}").stdout == expected
     pieces = tmp_path / "pieces"
     encoded = encode_lines(load_model(model), LINES, 1)
     pieces.write_text("".join(f"{line}\n" for line in encoded), encoding="utf-8")
     tokens = translate(checkpoint, pieces, *words, "--spm=none").stdout.splitlines()
-    decoded = [decode_line(load_model(model), line) for line in tokens]
-    assert decoded == expected.stdout.splitlines()
+    assert [decode_line(load_model(model), line) for line in tokens] == expected.splitlines()
 
 
 @needs_ctranslate2
@@ -147,10 +144,11 @@ def test_a_damaged_export_is_refused(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["RUN", "/nowhere"], "/nowhere"),
+        (["/no/model", "/nowhere"], "there is no text file /nowhere"),
+        (["/no/model", "/"], "there is no text file /"),
         (["RUN", "TEXT", "--tgt=fr"], "--tgt fr: the model translates de-en"),
         (["RUN", "TEXT", "--out=/nowhere/out"], "/nowhere/out.part"),
-        (["RUN", "TEXT", "--nbest=9"], "--nbest 9 of a beam of 5"),
+        (["RUN", "TEXT", "--nbest=9"], "--nbest 9 must be from 1 to --beam 5"),
     ],
     ids=lambda value: "_".join(value[1:]).replace("/", "") if isinstance(value, list) else "",
 )
@@ -158,23 +156,23 @@ def test_bad_input_is_refused_in_one_line(
     run: Path, text: Path, translate: Translate, words: list[str], message: str
 ) -> None:
     filled = [word.replace("RUN", str(run)).replace("TEXT", str(text)) for word in words]
-    found = translate(*filled)
-    assert found.returncode == 2
-    assert found.stdout == ""
-    (error,) = [line for line in found.stderr.splitlines() if "error:" in line]
+    result = translate(*filled)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    (error,) = [line for line in result.stderr.splitlines() if "error:" in line]
     assert message in error
 
 
 @needs_ctranslate2
-def test_an_exported_folder_is_translated_without_torch_and_fairseq(
+def test_an_exported_folder_translates_without_torch_and_fairseq(
     exported: Path, text: Path, translate: Translate
 ) -> None:
-    """They take seconds to import; -X importtime lists all imports."""
+    """Both take seconds to import. -X importtime lists all imports."""
     expected = translate(exported, text, "--beam=2")
     assert "ctranslate2 float32" in expected.stderr
     assert "is exported: --data" in translate(exported, text, "--data=x").stderr
     command = [sys.executable, "-X", "importtime", "-m", "fairseq_deepnet.cli", "translate"]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, str(exported), str(text), "--beam=2"],
         capture_output=True,
         encoding="utf-8",
@@ -182,7 +180,7 @@ def test_an_exported_folder_is_translated_without_torch_and_fairseq(
         timeout=900,
         check=True,
     )
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    imported = {line.rpartition("|")[2].strip() for line in process.stderr.splitlines()}
     assert "ctranslate2" in imported
     assert not imported & {"torch", "fairseq", "yaml"}
-    assert done.stdout == expected.stdout
+    assert process.stdout == expected.stdout

@@ -1,4 +1,4 @@
-"""`deepnet export`: requests of all formats, and the checkpoint for stock fairseq."""
+"""`deepnet export`: options of all formats, and the checkpoint for stock fairseq."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import fairseq_deepnet.tools.export
 from fairseq_deepnet import cli
-from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
+from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from tests.support.runs import make_data
 from tests.support.trained import make_trained_run
 
@@ -63,35 +62,18 @@ def test_a_run_becomes_a_checkpoint_without_anything_of_ours(
     assert [path.name for path in output.parent.iterdir()] == [output.name]
 
 
-def test_an_equal_request_does_nothing_also_after_copying_the_checkpoint(
+def test_an_export_replaces_an_earlier_export_but_no_other_file(
     form: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoint = run_folder / "checkpoints" / "checkpoint_best.pt"
     output = run_folder / "export" / NAMES[form]
     assert export(run_folder, "--to", form) == 0
     written = output.stat().st_mtime_ns
-    save_checkpoint(torch.load(checkpoint), checkpoint)
     assert export(run_folder, "--to", form) == 0
-    assert output.stat().st_mtime_ns == written
-    assert "already exported" in capsys.readouterr().err
-    assert export(run_folder, "--to", form, "--force") == 0
     assert output.stat().st_mtime_ns != written
-    state = torch.load(checkpoint)
-    state["model"]["encoder.layers.0.fc1.bias"] += 1
-    save_checkpoint(state, checkpoint)
-    capsys.readouterr()
-    assert export(run_folder, "--to", form) == 0
-    assert "already exported" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", [[], ["--force"]], ids=str)
-def test_only_an_export_is_replaced(
-    words: list[str], form: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    checkpoint = run_folder / "checkpoints" / "checkpoint_best.pt"
     content = checkpoint.read_bytes()
-    for output in (checkpoint, checkpoint.parent):
-        assert export(run_folder, "--to", form, "--out", output, *words) == 2
+    for path in (checkpoint, checkpoint.parent):
+        assert export(run_folder, "--to", form, "--out", path) == 2
         assert "exists and is not an export" in capsys.readouterr().err
     assert checkpoint.read_bytes() == content
 
@@ -111,7 +93,7 @@ def test_a_model_of_bare_fairseq_commands_is_exported_with_its_sentencepiece_mod
     if form != "fairseq":
         name = {"ctranslate2": "mine.model", "huggingface": "source.spm"}[form]
         assert (tmp_path / "out" / name).read_bytes() == spm.read_bytes()
-        assert export(*words, "--spm", "none", "--force") == 2
+        assert export(*words, "--spm", "none") == 2
         assert "without sentencepiece" in capsys.readouterr().err
 
 
@@ -127,7 +109,7 @@ def test_a_missing_package_is_named(
 ) -> None:
     for name in [package, *(name for name in sys.modules if name.split(".")[0] == package)]:
         monkeypatch.setitem(sys.modules, name, None)
-    for name in ("ctranslate2_folder", "huggingface_folder", "model_card"):
+    for name in ("ctranslate2_folder", "huggingface_folder"):
         monkeypatch.delitem(sys.modules, f"fairseq_deepnet.tools.export.{name}", raising=False)
         monkeypatch.delattr(fairseq_deepnet.tools.export, name, raising=False)
     assert export(run_folder, "--to", form) == 2

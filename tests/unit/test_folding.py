@@ -1,4 +1,4 @@
-"""Folding: a stock Transformer gives the same log-probabilities, or the scheme is refused."""
+"""Folding: a stock Transformer computes the same log-probabilities, or the scheme is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROUNDING = 5e-6
 
 
 def stock(state: dict[str, Any]) -> Any:
-    """Return fairseq's own model with the folded weights, which match its parameters exactly."""
+    """Return fairseq's own model with the folded weights."""
     folded, args = fold_model(state)
     with quiet():
         model = fairseq.models.build_model(args, task()).eval()
@@ -37,7 +37,7 @@ def stock(state: dict[str, Any]) -> Any:
 
 @torch.no_grad()
 def difference(ours: Any, folded: Any, **batch: Tensor) -> float:
-    """Return the largest difference of log-probabilities, padding excluded."""
+    """Return the largest difference of log-probabilities, without padding."""
     pad = 1
     outputs = [model.get_normalized_probs(model(**batch), True) for model in (ours, folded)]
     real = next(batch[name] for name in ("prev_output_tokens", "src_tokens") if name in batch)
@@ -56,7 +56,9 @@ def test_stock_layers_give_the_same_log_probabilities(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["deepnorm", "admin", "admin-log", "pre-ln"])
-def test_a_hundred_layers_per_side_give_them_too(name: str, batch: dict[str, Tensor]) -> None:
+def test_a_hundred_layers_per_side_give_the_same_log_probabilities(
+    name: str, batch: dict[str, Tensor]
+) -> None:
     ours, state = trained(residual_scheme=name, encoder_layers=100, decoder_layers=100)
     assert difference(ours, stock(state), **batch) < 1e-4
 
@@ -77,7 +79,7 @@ def test_a_hundred_layers_per_side_give_them_too(name: str, batch: dict[str, Ten
     ],
     ids=lambda options: "+".join(f"{key}={value}" for key, value in options.items()),
 )
-def test_embeddings_and_shapes_make_no_difference(
+def test_embeddings_and_shapes_do_not_affect_the_equality(
     name: str, options: dict[str, Any], batch: dict[str, Tensor]
 ) -> None:
     ours, state = trained(residual_scheme=name, **options)
@@ -85,7 +87,7 @@ def test_embeddings_and_shapes_make_no_difference(
 
 
 @pytest.mark.parametrize("name", NOT_FOLDABLE)
-def test_a_scheme_that_no_stock_layer_computes_is_refused_with_the_reason(name: str) -> None:
+def test_a_scheme_without_equivalent_stock_layers_is_refused_with_the_reason(name: str) -> None:
     _, state = trained(residual_scheme=name)
     with pytest.raises(ValueError, match=f"--residual-scheme {name} cannot .*: .*schemes that can"):
         fold_model(state)
@@ -116,9 +118,7 @@ def test_a_masked_language_model_folds_too(
     assert gap.abs().max() < EPS
 
 
-def test_alpha_is_that_of_training_and_not_that_of_the_depth(
-    batch: dict[str, Tensor],
-) -> None:
+def test_the_recorded_alpha_is_folded(batch: dict[str, Tensor]) -> None:
     ours, state = trained()
     alphas = {"encoder": 3.0, "decoder": 4.0}
     state["cfg"]["model"].residual_record["alphas"] = alphas
@@ -129,22 +129,10 @@ def test_alpha_is_that_of_training_and_not_that_of_the_depth(
     assert difference(ours, stock(state), **batch) < EPS
 
 
-def test_a_number_is_folded_within_a_layer_so_that_layers_can_be_dropped(
-    batch: dict[str, Tensor],
-) -> None:
-    _, state = trained(encoder_layers=3, decoder_layers=3)
-    folded = stock(state)
-    ours, _ = trained(encoder_layers=3, decoder_layers=3)
-    for model in (ours, folded):
-        for stack in (model.encoder, model.decoder):
-            del stack.layers[0]
-    assert difference(ours, folded, **batch) < EPS
-
-
 def test_a_shared_table_is_refused_if_the_sides_would_differ() -> None:
     _, state = trained(residual_scheme="admin")
     state["cfg"]["model"].merge_src_tgt_embed = True
-    with pytest.raises(ValueError, match="--merge-src-tgt-embed keeps one table"):
+    with pytest.raises(ValueError, match="--merge-src-tgt-embed ties the tables"):
         fold_model(state)
 
 
@@ -158,7 +146,7 @@ def test_half_precision_weights_are_divided_in_float32() -> None:
     assert folded.weights["encoder.layers.0.fc1.weight"] is half["encoder.layers.0.fc1.weight"]
 
 
-def test_a_stock_checkpoint_names_nothing_of_ours() -> None:
+def test_a_stock_checkpoint_contains_none_of_our_names() -> None:
     _, state = trained()
     args = state["cfg"]["model"]
     args.criterion, args.optimizer = "chunked_label_smoothed_cross_entropy", "fused_adam"
@@ -186,7 +174,7 @@ def test_only_the_eps_of_layer_norm_differs(batch: dict[str, Tensor]) -> None:
     assert difference(ours, folded, **batch) < ROUNDING
 
 
-def test_the_last_map_of_every_branch_is_changed_and_nothing_else() -> None:
+def test_only_the_last_map_of_every_branch_is_changed() -> None:
     _, state = trained()
     folded = fold(state["model"], state["cfg"]["model"], scheme_class("deepnorm")(Depths(3, 2)))
     exits = {Sublayer.SELF_ATTN: "self_attn.out_proj", Sublayer.FFN: "fc2"}
@@ -194,7 +182,7 @@ def test_the_last_map_of_every_branch_is_changed_and_nothing_else() -> None:
     changed = {
         name for name, weight in folded.weights.items() if weight is not state["model"].get(name)
     }
-    due = {
+    expected = {
         f"{side}.layers.{layer}.{exits[sublayer]}.{part}"
         for side, layers in (("encoder", 3), ("decoder", 2))
         for layer in range(layers)
@@ -202,7 +190,7 @@ def test_the_last_map_of_every_branch_is_changed_and_nothing_else() -> None:
         for part in ("weight", "bias")
         if side == "decoder" or sublayer is not Sublayer.ENCODER_ATTN
     }
-    assert changed == due
+    assert changed == expected
 
 
 @pytest.mark.parametrize("weight", [0.0, math.nan, torch.tensor([1.0, math.nan])], ids=str)

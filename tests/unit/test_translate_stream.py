@@ -1,4 +1,4 @@
-"""Lines that stream through an engine: their order, broken input, what is written."""
+"""Streams of lines through an engine: order, invalid bytes, and output files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIRECTION = Direction("de", "en")
 
 
 class Upper(Engine):
-    """An engine that writes in capitals, and remembers what it was asked."""
+    """An engine that translates to upper case and records its input."""
 
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
@@ -37,17 +37,17 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Upper:
     return engine
 
 
-def test_translations_come_in_the_order_of_the_lines_and_empty_lines_stay(
+def test_translations_are_in_the_order_of_the_lines_and_empty_lines_stay(
     engine: Upper, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     for number, content in enumerate(("a\n\nb\n", "c\n \u200b\t\nd")):
         (tmp_path / str(number)).write_text(content, encoding="utf-8")
     assert cli.main(["translate", "x", f"{tmp_path}/0", f"{tmp_path}/1", "--window=4"]) == 0
     assert capfdbinary.readouterr().out == b"A\n\nB\nC\n\nD\n"
-    assert engine.asked == [["a", "b", "c"], ["d"]], "what is empty is never asked for"
+    assert engine.asked == [["a", "b", "c"], ["d"]]
 
 
-def test_a_byte_that_is_not_utf8_costs_only_its_own_line(engine: Upper, tmp_path: Path) -> None:
+def test_invalid_utf8_affects_only_its_own_line(engine: Upper, tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"A dog.\n\xffA man.\nA girl.\n")
     assert cli.main(["translate", "x", str(path), f"--out={tmp_path}/out"]) == 0
@@ -64,7 +64,7 @@ sys.exit(cli.main(["translate", "x", "--window=1"]))
 """
 
 
-def test_a_line_of_a_pipe_is_translated_before_the_next_one_is_written() -> None:
+def test_a_line_from_a_pipe_is_translated_before_the_next_line_arrives() -> None:
     process: Any = subprocess.Popen(
         [sys.executable, "-c", PIPE],
         stdin=subprocess.PIPE,
@@ -79,15 +79,7 @@ def test_a_line_of_a_pipe_is_translated_before_the_next_one_is_written() -> None
     assert (rest, process.returncode) == (b"WITHOUT AN END\n", 0)
 
 
-def test_several_translations_have_the_number_of_their_line_and_a_score(
-    engine: Upper, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "text").write_text("a\n\nb\n", encoding="utf-8")
-    assert cli.main(["translate", "x", f"{tmp_path}/text", "--nbest=1", "--window=2"]) == 0
-    assert capsys.readouterr().out == "1\t-0.5000\tA\n2\t0.0000\t\n3\t-0.5000\tB\n"
-
-
-def test_a_file_has_its_name_when_it_is_complete(tmp_path: Path) -> None:
+def test_an_output_file_appears_when_it_is_complete(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="broken"), output(tmp_path / "out") as stream:  # noqa: PT012
         stream.write(b"a\n")
         raise ValueError("broken")

@@ -1,29 +1,29 @@
 """Export of trained models to stock fairseq, CTranslate2 and Hugging Face.
 
-Writers and readers of exports share these names. Importing them does not load torch.
+Writers and readers of exports share the constants below, which do not import torch.
 """
 
 from pathlib import Path
 from typing import Final
 
 RECORD: Final = "export.json"
-"""Record of an export in its folder. A fairseq checkpoint contains it under the key `export`."""
+"""Record file in an exported folder. Exported fairseq checkpoints store the record as `export`."""
 KEYS: Final = {"quantization": str, "languages": list, "subwords": dict, "max_positions": list}
 """Required keys of export.json in a CTranslate2 folder."""
-AGAIN: Final = "copy it again, or export the model again with --force"
+AGAIN: Final = "copy it again, or export the model again"
 MODEL: Final = "model.bin"
-"""File of the weights in a CTranslate2 folder. CTranslate2 recognises its models by this name."""
+"""Weight file in a CTranslate2 folder, by which CTranslate2 recognises its models."""
 BLANK: Final = "<blank>"
-"""CTranslate2's name for fairseq's <pad> in an exported vocabulary."""
+"""CTranslate2's name for fairseq's <pad>."""
 QUANTIZATIONS: Final = (
     *("float32", "int8", "int8_float32", "int8_bfloat16", "int8_float16"),
     *("int16", "bfloat16", "float16"),
 )
-"""Types of weights that CTranslate2 exports support."""
+"""CTranslate2's weight types."""
 MAX_LENGTH: Final = 200
-"""Longest translation in subwords, as in fairseq-generate (--max-len-a 0 --max-len-b 200)."""
+"""Maximum length of translations in subwords, as in fairseq-generate (--max-len-b 200)."""
 NO_CTRANSLATE2: Final = "ctranslate2 is not installed: pip install 'ctranslate2>=4,<5'"
-NO_HUGGINGFACE: Final = "{package} is not installed: pip install 'transformers>=4.57,<6' brings it"
+NO_HUGGINGFACE: Final = "{package} is not installed: pip install 'transformers>=4.57,<6'"
 
 
 def is_exported(folder: Path) -> bool:

@@ -1,7 +1,7 @@
 """CTranslate2 export: a self-contained folder that translates raw text.
 
-CTranslate2's own converter rebuilds the task and the model and supports only fairseq's models. Here
-tensors are copied directly from the (folded) state dict.
+CTranslate2's fairseq converter rebuilds the task and supports only fairseq's models. This module
+copies tensors from the folded state dict instead.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ from torch import Tensor
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import BLANK
 from fairseq_deepnet.tools.export.folding import position_table
-from fairseq_deepnet.tools.export.vocabularies import (
-    Vocabularies,
-    stock_translator,
-)
+from fairseq_deepnet.tools.export.stock import OUTPUT, Vocabularies, stock_translator
 from fairseq_deepnet.tools.trained_model import TrainedModel
 
 ENGINE: Final = "CTranslate2"
@@ -37,7 +34,7 @@ ACTIVATIONS: Final = {
     "gelu_fast": Activation.GELUTanh,
     "tanh": Activation.Tanh,
 }
-"""fairseq's names of the activation functions that CTranslate2 supports."""
+"""Supported activation functions by fairseq's names."""
 
 
 def write_folder(
@@ -47,7 +44,7 @@ def write_folder(
     state: Mapping[str, Any],
     record: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Write the model and its subword models; return further facts for export.json."""
+    """Write the model and its subword models; return facts to add to export.json."""
     weights, args, vocabularies = stock_translator(model, data, state, ENGINE, ACTIVATIONS)
     quantization, tokens = record["request"]["quantization"], vocabularies.tokens
     converter = StockConverter(weights, args, vocabularies)
@@ -69,10 +66,12 @@ def write_folder(
 
 
 class _DeepSpec(TransformerSpec):
-    """Specification with quick aliasing: CTranslate2's is slow for thousands of layers."""
+    """Specification that compares only embedding tables to find equal parameters.
+
+    CTranslate2 compares all pairs of parameters, which is slow for thousands of layers.
+    """
 
     def _alias_variables(self) -> None:
-        """Alias only equal embedding tables, where CTranslate2 compares all pairs of parameters."""
         table = self.decoder.embeddings
         for other in (self.decoder.projection, self.encoder.embeddings[0]):
             if other.weight.equal(table.weight):
@@ -93,12 +92,9 @@ class StockConverter(Converter):
         has_no_norm = bool(getattr(self.args, "no_decoder_final_norm", False))
         decoder = TransformerDecoderSpec(**self.shape("decoder"), no_final_norm=has_no_norm)
         self.fill(decoder, decoder.embeddings, "decoder")
-        # old checkpoints of fairseq do not name a table twice
-        has_output = "decoder.output_projection.weight" in self.weights
-        table = "output_projection" if has_output else "embed_tokens"
-        decoder.projection.weight = self.array(f"decoder.{table}.weight")
+        decoder.projection.weight = self.array(OUTPUT)
         if (name := "decoder.project_out_dim.weight") in self.weights:
-            # --decoder-output-dim: two maps without anything between them are one
+            # --decoder-output-dim: two consecutive linear maps are one
             decoder.projection.weight = decoder.projection.weight @ self.array(name)
         spec = _DeepSpec(encoder, decoder)
         source, target = (
@@ -107,7 +103,7 @@ class StockConverter(Converter):
         )
         spec.register_source_vocabulary(source)
         spec.register_target_vocabulary(target)
-        # fairseq starts a translation with </s>, and ends a source sentence with it
+        # in fairseq, </s> starts translations and ends source sentences
         spec.config.decoder_start_token = spec.config.eos_token
         spec.config.add_source_eos = True
         return spec
@@ -124,7 +120,7 @@ class StockConverter(Converter):
         }
 
     def fill(self, spec: Any, embeddings: Any, side: str) -> None:
-        """Set embeddings, positions, layers, and the norms before and after the layers."""
+        """Set the embeddings, the positions, the layers, and the norms around the layers."""
         embeddings.weight = self.array(f"{side}.embed_tokens.weight")
         width = float(getattr(self.args, f"{side}_embed_dim"))
         spec.scale_embeddings = 1.0 if self.args.no_scale_embedding else width**0.5
@@ -150,11 +146,11 @@ class StockConverter(Converter):
             self.norm(layer.ffn.layer_norm, f"{start}.final_layer_norm")
 
     def norm(self, spec: Any, name: str) -> None:
-        """Set gain and bias of a LayerNorm."""
+        """Set the gain and the bias of a LayerNorm."""
         spec.gamma, spec.beta = self.array(f"{name}.weight"), self.array(f"{name}.bias")
 
     def linear(self, spec: LinearSpec, *names: str) -> None:
-        """Set a map, or several maps of the same input as one map."""
+        """Set a linear map to the concatenation of one or more maps of the same input."""
         spec.weight = np.concatenate([self.array(f"{name}.weight") for name in names])
         if f"{names[0]}.bias" in self.weights:
             spec.bias = np.concatenate([self.array(f"{name}.bias") for name in names])

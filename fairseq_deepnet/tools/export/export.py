@@ -1,7 +1,6 @@
 """`deepnet export`: convert a run or a checkpoint for stock fairseq, CTranslate2 or Hugging Face.
 
-An export records its request: the content of checkpoint and data, and the options. Repeating the
-request does nothing. Another request replaces the old export once the new one is complete.
+An export replaces an earlier export once it is complete, and no other files.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
-from fairseq_deepnet.files import naming, say, shown, whole_folder
-from fairseq_deepnet.records import fingerprint, made_now, read_record, sha256, write_record
+from fairseq_deepnet.files import naming, shown, whole_folder
+from fairseq_deepnet.records import fingerprint, made_now, sha256, write_record
 from fairseq_deepnet.tools.corpora.build import folder_digests
 from fairseq_deepnet.tools.corpora.folder import SPM_HELP
 from fairseq_deepnet.tools.export import NO_CTRANSLATE2, NO_HUGGINGFACE, QUANTIZATIONS, RECORD
@@ -28,29 +27,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Example: deepnet export runs/multi30k --to ctranslate2 --quantization int8"
     add = parser.add_argument
     add("target", type=Path, help="run (its best checkpoint) or checkpoint")
-    add(
-        "--to",
-        choices=FORMATS,
-        required=True,
-        help="fairseq: a checkpoint of its own transformer; ctranslate2: a folder; huggingface: a"
-        " folder that transformers loads, with a model card",
+    formats = (
+        "fairseq: a checkpoint of its own transformer; ctranslate2: a folder; huggingface: a folder"
+        " that transformers loads, with a model card"
     )
+    add("--to", choices=FORMATS, required=True, help=formats)
     add("--out", type=Path, help="file or folder to write (in export/ of the run)")
-    types = f"type of weights in CTranslate2 (default: {QUANTIZATIONS[0]})"
+    types = f"weight type in CTranslate2 (default: {QUANTIZATIONS[0]})"
     add("--quantization", choices=QUANTIZATIONS, metavar="TYPE", help=types)
-    add("--data", type=Path, help="data folder (default: the one that the run recorded)")
+    add("--data", type=Path, help="data folder (as the run recorded it)")
     add("--spm", metavar="FILE", help=SPM_HELP)
     add("--average", type=int, default=0, metavar="N", help="average the last N checkpoints")
-    add("--force", action="store_true", help="export again what is already exported")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export, and print the path that was written or was already up to date."""
+    """Export, and print the path of the export."""
     if args.to != "ctranslate2" and args.quantization:
         raise ValueError("--quantization is an option of --to ctranslate2")
     model = choose_model(args.target, args.average)
     kind = args.quantization or QUANTIZATIONS[0]
-    print(export(model, args.to, args.out, args.data, args.spm, kind, args.force))
+    print(export(model, args.to, args.out, args.data, args.spm, kind))
     return 0
 
 
@@ -61,16 +57,14 @@ def export(
     data: Path | None = None,
     spm: str | None = None,
     quantization: str = QUANTIZATIONS[0],
-    force: bool = False,
 ) -> Path:
-    """Export a model unless an equal export exists, and return the path of the export.
+    """Export a model, and return the path of the export.
 
     Args:
-        form: one of FORMATS
-        output: by default in `export` of the run, or beside a checkpoint without a run
-        data, spm: data folder and subword model, as for `find_data`; not needed for fairseq
-        quantization: type of the weights in CTranslate2
-        force: export again
+        form: one of FORMATS.
+        output: by default in `export` of the run, or beside a checkpoint without a run.
+        data, spm: data folder and subword model, as in `find_data`; ignored for fairseq.
+        quantization: weight type in CTranslate2.
 
     Raises:
         ValueError: if the model cannot be exported, a package is missing, or `output` exists and is
@@ -96,15 +90,10 @@ def export(
     if form == "huggingface":
         request["scores"] = writer.scores_of(model)
     output = output or (model.run or model.path.resolve().parent) / "export" / name
-    if output.exists():
-        recorded = _recorded_request(output)
-        if recorded is None:
-            raise ValueError(
-                f"{shown(output)} exists and is not an export; remove it, or choose another --out"
-            )
-        if recorded == request and not force:
-            say(f"already exported: {shown(output)}; --force exports it again")
-            return output
+    if output.exists() and not _is_export(output):
+        raise ValueError(
+            f"{shown(output)} exists and is not an export; remove it, or choose another --out"
+        )
     state = load_checkpoint(model.make(), entire=True)
     record = {
         "checkpoint": model.path.name,
@@ -125,11 +114,9 @@ def export(
     return output
 
 
-def _recorded_request(output: Path) -> dict[str, Any] | None:
-    """Return the request of an existing export; None if there is none or it is unreadable."""
+def _is_export(output: Path) -> bool:
+    """Return True if a file or folder was written by this command."""
     try:
-        is_folder = output.is_dir()
-        record = read_record(output / RECORD) if is_folder else load_checkpoint(output)["export"]
-        return dict(record["request"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return (output / RECORD).is_file() or "export" in load_checkpoint(output)
+    except (OSError, ValueError):
+        return False

@@ -1,14 +1,14 @@
-"""Fold the factors of a residual scheme into the weights of stock layers.
+"""Folding of a residual scheme's factors into the weights of stock layers.
 
 Post-LN with a weighted residual, LN(w * x + G(x)), becomes LN(x' + G'(x')) in one of two ways:
 
-- w is a number: LN(w x + G) = LN(x + G / w), as LayerNorm is invariant to the scale of its input.
-  The last map of the branch is divided by w. eps is not scaled; eps / w^2 would be exact.
-- w is a vector [C]: LayerNorm mixes channels, so w cannot pass through it. Instead the source of x
-  carries it: x' = w * x comes from the LayerNorm below with gain and bias times w, or from scaled
-  embeddings. The maps of the branch that read x have their columns divided by w. This is exact.
+- If w is a number, LN(w x + G) = LN(x + G / w), as LayerNorm is invariant to the scale of its
+  input. The branch's last map is divided by w. Exact equality would require eps / w^2 for eps.
+- If w is a vector [C], it cannot pass through LayerNorm, which mixes channels. Instead, x' = w * x
+  comes from the LayerNorm below, with gain and bias times w, or from scaled embeddings. The
+  branch's maps that read x have their columns divided by w. This is exact.
 
-The first way changes only one layer, so that layers of the folded model can still be dropped.
+The first way changes only one layer, so layers of the folded model can still be dropped.
 docs/reports/export.md describes the result for each scheme.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -35,13 +35,13 @@ from fairseq_deepnet.schemes import (
 )
 
 PADDING: Final = 1
-"""fairseq's index of <pad>. Positions are counted from it."""
+"""fairseq's index of <pad>, after which positions are counted."""
 FIRST_POSITION: Final = PADDING + 1
-"""Row of a position table that is added to the first word of a sentence."""
+"""Row of a position table for a sentence's first word."""
 _LAYER: Final = re.compile(r"((?:.*\.)?(encoder|decoder)\.(?:.*\.)?)layers\.(\d+)\.")
 _ENTRY: Final = {
     Sublayer.SELF_ATTN: ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    Sublayer.ENCODER_ATTN: ("encoder_attn.q_proj",),  # its keys and values read the encoder
+    Sublayer.ENCODER_ATTN: ("encoder_attn.q_proj",),  # keys and values read the encoder
     Sublayer.FFN: ("fc1",),
 }
 _EXIT: Final = {
@@ -62,24 +62,26 @@ class Folded:
     """A model that stock layers can compute.
 
     Args:
-        weights: its state dict. Changed tensors are float32, others keep their dtype.
-        options: model options that differ from those of training.
+        weights: state dict. Changed tensors are float32; others keep their dtype.
+        options: model options that differ from training.
     """
 
     weights: dict[str, Tensor]
     options: dict[str, Any] = field(default_factory=dict)
 
     def scale(self, *names: str, by: Tensor | float) -> None:
-        """Multiply parameters; tied parameters are no longer tied."""
+        """Multiply parameters, which unties them from others."""
         for name in names:
             self.weights[name] = self.weights[name].float() * by
 
 
 @dataclass(frozen=True)
 class _Stack:
-    """Layers of a side: the parameters of each, by the rest of their names.
+    """The parameters of one side's layers.
 
-    `prefix` precedes "layers." and the names of the embeddings.
+    Args:
+        prefix: beginning of the side's parameter names, before "layers." or "embed_tokens".
+        layers: parameters of each layer, by the rest of their names.
     """
 
     side: Side
@@ -90,32 +92,19 @@ class _Stack:
         """Return the prefix of a layer's parameter names."""
         return f"{self.prefix}layers.{layer}."
 
-    def walk(self) -> Iterator[tuple[Place, Sublayer, str, dict[str, Tensor]]]:
-        """Yield each sublayer with its layer's prefix and its residual's learned tensors."""
-        for number, layer in enumerate(self.layers):
-            for sublayer in Sublayer:
-                if f"{_EXIT[sublayer]}.weight" in layer:
-                    home = f"residuals.{sublayer.value}."
-                    learned = {
-                        name.removeprefix(home): weight.float()
-                        for name, weight in layer.items()
-                        if name.startswith(home)
-                    }
-                    yield Place(self.side, number), sublayer, self.at(number), learned
-
 
 def foldable() -> list[str]:
-    """Return the schemes whose encoder-decoders can be folded."""
+    """Return the names of the schemes that can be folded in an encoder-decoder."""
     return [name for name, kind in SCHEMES.items() if kind(Depths(1, 1)).why_not_stock() is None]
 
 
 def fold(weights: Mapping[str, Tensor], args: Namespace, scheme: ResidualScheme) -> Folded:
-    """Fold one of our models into a stock model: parameters and changed options.
+    """Fold the parameters and options of one of our models into a stock model's.
 
     Args:
         weights: state dict of the model.
-        args: its arguments.
-        scheme: its scheme, with the alphas of training.
+        args: arguments of the model.
+        scheme: scheme of the model, with the alphas used in training.
 
     Raises:
         ValueError: if no stock layer can compute the scheme, or the weights cannot be folded.
@@ -124,8 +113,8 @@ def fold(weights: Mapping[str, Tensor], args: Namespace, scheme: ResidualScheme)
     if reason is not None:
         raise ValueError(
             f"a model of --residual-scheme {scheme.name} cannot become a stock Transformer:"
-            f" {reason}. Use it through fairseq with --user-dir;"
-            f" schemes that can: {', '.join(foldable())}"
+            f" {reason}; use it through fairseq with --user-dir (schemes that can:"
+            f" {', '.join(foldable())})"
         )
     folded = Folded({name: weight for name, weight in weights.items() if not _LAYER.match(name)})
     folded.options |= scheme.stock_options()
@@ -152,9 +141,19 @@ def _stacks(weights: Mapping[str, Tensor]) -> list[_Stack]:
 
 
 def _fold_residuals(folded: Folded, args: Namespace, scheme: ResidualScheme, stack: _Stack) -> None:
-    below = ""  # the LayerNorm whose output is the stream; none below the first sublayer
-    for place, sublayer, name, learned in stack.walk():
-        factor = one_number(scheme.residual_weight(place, learned))
+    below = ""  # the LayerNorm that writes the stream; the first sublayer has none
+    sublayers = ((number, sublayer) for number in range(len(stack.layers)) for sublayer in Sublayer)
+    for number, sublayer in sublayers:
+        layer, name = stack.layers[number], stack.at(number)
+        if f"{_EXIT[sublayer]}.weight" not in layer:
+            continue
+        start = f"residuals.{sublayer.value}."
+        learned = {
+            key.removeprefix(start): weight.float()
+            for key, weight in layer.items()
+            if key.startswith(start)
+        }
+        factor = one_number(scheme.residual_weight(Place(stack.side, number), learned))
         check_divisor(factor, f"{name}{sublayer.value}")
         if isinstance(factor, Tensor):
             if below:
@@ -169,26 +168,26 @@ def _fold_residuals(folded: Folded, args: Namespace, scheme: ResidualScheme, sta
 
 
 def one_number(factor: Tensor | float) -> Tensor | float:
-    """Return a vector of equal numbers as a number; anything else unchanged."""
+    """Return a number for a vector of equal numbers; return other factors unchanged."""
     if isinstance(factor, Tensor) and bool((factor == factor.flatten()[0]).all()):
         return float(factor.flatten()[0])
     return factor
 
 
 def check_divisor(factor: Tensor | float, name: str) -> None:
-    """Raise ValueError, naming the sublayer, for a divisor of 0."""
+    """Raise ValueError with the sublayer's name if a divisor is 0 or NaN."""
     if not bool((torch.as_tensor(factor).abs() > _SMALLEST).all()):
         raise ValueError(
-            f"{name}: the residual's weight is 0 (or not a number), so that no stock layer computes"
-            " the same; use the model through fairseq with --user-dir"
+            f"{name}: the residual's weight is 0 or NaN, which no stock layer can compute; use the"
+            " model through fairseq with --user-dir"
         )
 
 
 def scale_embeddings(folded: Folded, args: Namespace, stack: _Stack, factor: Tensor) -> None:
-    """Make a stack read factor * its embeddings, for words and positions.
+    """Multiply a stack's word and position embeddings by `factor`.
 
-    The side gets its own word table: the other side and the vocabulary projection keep the old one.
-    Sinusoids become a learned table with all positions that the model accepts.
+    The side receives its own word table, while the other side and the vocabulary projection keep
+    theirs. Sinusoids become a learned table with all positions that the model accepts.
 
     Raises ValueError if an option ties the sides.
     """
@@ -201,13 +200,13 @@ def scale_embeddings(folded: Folded, args: Namespace, stack: _Stack, factor: Ten
         folded.scale(f"{prefix}project_in_dim.weight", by=factor[:, None])
     elif getattr(args, "merge_src_tgt_embed", False):
         raise ValueError(
-            "--merge-src-tgt-embed keeps one table for both sides, which here would have to differ;"
-            " use the model through fairseq with --user-dir"
+            "--merge-src-tgt-embed ties the tables of both sides, which would have to differ; use"
+            " the model through fairseq with --user-dir"
         )
     else:
         folded.scale(f"{prefix}embed_tokens.weight", by=factor)
         tied = ("share_all_embeddings", "share_decoder_input_output_embed")
-        # fairseq's encoder-only model has an option of its own
+        # fairseq's encoder-only model has a different option
         one_side = "sentence_encoder." in prefix
         folded.options |= (
             {"untie_weights_roberta": True} if one_side else dict.fromkeys(tied, False)
@@ -222,12 +221,12 @@ def scale_embeddings(folded: Folded, args: Namespace, stack: _Stack, factor: Ten
 
 
 def sinusoids(longest: int, width: int) -> Tensor:
-    """Return the table [FIRST_POSITION + longest, width] of a model without learned positions."""
+    """Return the position table [FIRST_POSITION + longest, width] of sinusoids."""
     return SinusoidalPositionalEmbedding.get_embedding(FIRST_POSITION + longest, width, PADDING)
 
 
 def learned_positions(weights: Mapping[str, Tensor], side: str) -> Tensor | None:
-    """Return a side's learned positions [positions, C], starting at the first word."""
+    """Return a side's learned positions [positions, C] from the first word on, or None."""
     table = weights.get(f"{side}.embed_positions.weight")
     return None if table is None else table.float()[FIRST_POSITION:]
 
@@ -235,10 +234,10 @@ def learned_positions(weights: Mapping[str, Tensor], side: str) -> Tensor | None
 def position_table(
     weights: Mapping[str, Tensor], args: Namespace, side: str, longest: int | None = None
 ) -> Tensor:
-    """Return the position vectors of a stock model [positions, C], starting at the first word.
+    """Return the position vectors [positions, C] of a stock model from the first word on.
 
     Args:
-        longest: number of positions; by default all that the model accepts. Learned tables are not
+        longest: number of positions; by default, all that the model accepts. Learned tables are not
             extended.
     """
     learned = learned_positions(weights, side)

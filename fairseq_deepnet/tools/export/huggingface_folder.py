@@ -1,12 +1,13 @@
 """Hugging Face export: config, weights, tokenizer and model card for transformers.
 
-transformers has two Post-LN encoder-decoders with sinusoidal positions. FSMT, ported from fairseq,
-decodes wrongly in at least 4.57 to 5.16: with a cache, all words get the position of the first;
-without one, its decoder has no causal mask. Marian has other positions, but loads its position
-table like any weight, so that the folder can contain fairseq's table, sinusoidal or learned.
-Everything else agrees: LayerNorm after the sum, words times sqrt(C), and logits from the (tied)
-words plus a bias, which is 0 here. Its tokenizer accepts sentencepiece models with a vocabulary in
-any order. Exports therefore use Marian. This module does not import transformers.
+transformers has two Post-LN encoder-decoders with sinusoidal positions, FSMT and Marian. FSMT was
+ported from fairseq, but decodes incorrectly in at least 4.57 to 5.16: with a cache, all words get
+the position of the first; without one, the decoder has no causal mask. Exports therefore use
+Marian. Marian has other positions, but loads its position table like any weight, so the folder can
+contain fairseq's table, sinusoidal or learned. Everything else agrees: LayerNorm after the sum,
+embeddings times sqrt(C), and logits from the (tied) embeddings plus a bias, which is 0 here.
+Marian's tokenizer accepts sentencepiece models with a vocabulary in any order. This module does not
+import transformers.
 """
 
 from __future__ import annotations
@@ -19,19 +20,25 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors.torch import save_file
 from torch import Tensor
 
 from fairseq_deepnet.files import write_json, write_text
+from fairseq_deepnet.records import fingerprint
+from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import MAX_LENGTH
 from fairseq_deepnet.tools.export.folding import learned_positions, position_table
-from fairseq_deepnet.tools.export.model_card import model_card, scores_of  # noqa: F401
-from fairseq_deepnet.tools.export.vocabularies import (
+from fairseq_deepnet.tools.export.stock import (
+    OUTPUT,
     Vocabularies,
     no_counterpart,
+    required_arguments,
     stock_translator,
 )
+from fairseq_deepnet.tools.languages import find
+from fairseq_deepnet.tools.scores import read_scores
 from fairseq_deepnet.tools.trained_model import TrainedModel
 
 ENGINE: Final = "transformers"
@@ -42,7 +49,7 @@ ACTIVATIONS: Final = {
     "gelu_fast": "gelu_new",
     "tanh": "tanh",
 }
-"""fairseq's names of activation functions -> transformers' names."""
+"""Supported activation functions: fairseq's name -> transformers' name."""
 _SPECIAL: Final = {
     "bos_token_id": 0,
     "pad_token_id": 1,
@@ -50,10 +57,9 @@ _SPECIAL: Final = {
     "decoder_start_token_id": 2,
     "forced_eos_token_id": 2,
 }
-"""fairseq's indices of <s>, <pad> and </s>."""
+"""fairseq's indices of <s>, <pad> and </s>, by transformers' settings."""
 SIDES: Final = ("encoder", "decoder")
 _BIAS: Final = "final_logits_bias"
-_OUTPUT: Final = "decoder.output_projection.weight"
 _NOT_WEIGHTS: Final = re.compile(r".*\.(version|embed_positions\..*)")
 
 
@@ -64,21 +70,21 @@ def write_folder(
     state: Mapping[str, Any],
     record: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Write weights, settings, tokenizer and model card; return further facts for export.json."""
+    """Write weights, settings, tokenizer and model card; return facts to add to export.json."""
     stock, args, vocabularies = stock_translator(model, data, state, ENGINE, ACTIVATIONS)
     for side in SIDES:
         if getattr(args, f"{side}_normalize_before"):
             raise ValueError(
-                f"the {side} is Pre-LN (--residual-scheme pre-ln and others that become it), and"
-                f" Marian's layers in {ENGINE} are Post-LN; use --to ctranslate2 or --to fairseq"
+                f"the {side} is Pre-LN, and Marian's layers in {ENGINE} are Post-LN; use --to"
+                " ctranslate2 or --to fairseq"
             )
         if f"{side}.layernorm_embedding.weight" in stock:
             raise ValueError(no_counterpart("--layernorm-embedding", ENGINE))
-    names = [*(f"{side}.embed_tokens.weight" for side in SIDES), _OUTPUT]
-    widths = {stock[name].size(1) for name in names if name in stock}
+    names = [*(f"{side}.embed_tokens.weight" for side in SIDES), OUTPUT]
+    widths = {stock[name].size(1) for name in names}
     if len({args.encoder_embed_dim, args.decoder_embed_dim, *widths}) > 1:
-        raise ValueError(no_counterpart("sides, or words, of another width", ENGINE))
-    # sinusoids can have any length; beyond a learned table, translations would be wrong
+        raise ValueError(no_counterpart("a model with several widths", ENGINE))
+    # sinusoids can have any length, learned tables cannot
     tables = [table for side in SIDES if (table := learned_positions(stock, side)) is not None]
     accepted = (args.max_source_positions, args.max_target_positions)
     longest = min(map(len, tables), default=max(accepted))
@@ -86,13 +92,15 @@ def write_folder(
     weights = marian_weights(stock, args, longest)
     write_json(part / "config.json", marian_config(weights, args, vocabularies))
     save_file(weights, part / "model.safetensors", metadata={"format": "pt"})
-    shutil.copymode(part / "config.json", part / "model.safetensors")  # others may not read it
-    # the search of `deepnet translate`: no empty translation, and no <pad> in it
+    shutil.copymode(
+        part / "config.json", part / "model.safetensors"
+    )  # which only its owner may read otherwise
+    # the search of `deepnet translate`, which forbids empty translations and <pad>
     search = {
         "num_beams": 5,
         "length_penalty": 1.0,
         "early_stopping": True,
-        "max_length": min(MAX_LENGTH, target - 1) + 2,  # with </s> at the start and at the end
+        "max_length": min(MAX_LENGTH, target - 1) + 2,  # including the first and the last </s>
         "min_new_tokens": 1,
         "suppress_tokens": [_SPECIAL["pad_token_id"]],
         **_SPECIAL,
@@ -109,14 +117,13 @@ def write_folder(
 def marian_weights(
     weights: Mapping[str, Tensor], args: Namespace, longest: int
 ) -> dict[str, Tensor]:
-    """Return Marian's state dict from fairseq's weights, with `longest` positions per side."""
+    """Convert fairseq's weights to Marian's state dict, with `longest` positions per side."""
     marian = {
         f"model.{name}": tensor.float()
         for name, tensor in weights.items()
         if not _NOT_WEIGHTS.fullmatch(name)
     }
-    # old checkpoints of fairseq do not name a table twice
-    output = marian.pop(f"model.{_OUTPUT}", marian["model.decoder.embed_tokens.weight"])
+    output = marian.pop(f"model.{OUTPUT}")
     source, target = (marian[f"model.{side}.embed_tokens.weight"] for side in SIDES)
     if torch.equal(source, target) and torch.equal(target, output):
         marian["model.shared.weight"] = source
@@ -128,7 +135,7 @@ def marian_weights(
         table = position_table(weights, args, side, longest)
         marian[f"model.{side}.embed_positions.weight"] = table
     marian[_BIAS] = torch.zeros(1, output.size(0))
-    # copies: tensors in a safetensors file share no memory
+    # safetensors refuses tensors that share memory
     return {name: marian[name].contiguous().clone() for name in sorted(marian)}
 
 
@@ -170,7 +177,8 @@ def write_tokenizer(
 ) -> None:
     """Write the sentencepiece models, the vocabularies and tokenizer_config.json.
 
-    The token of a language is >>fr<<, which Marian's tokenizer recognises at the start of a line.
+    Language tokens have the form >>fr<<, which Marian's tokenizer recognises at the start of a
+    line.
     """
     tokens = vocabularies.tokens
     names = {token: f">>{name}<<" for name, token in tokens["tokens"].items()} if tokens else {}
@@ -200,3 +208,86 @@ def write_tokenizer(
     if names:
         settings["additional_special_tokens"] = sorted(names.values())
     write_json(part / "tokenizer_config.json", settings)
+
+
+def scores_of(model: TrainedModel) -> list[dict[str, Any]]:
+    """Return the test scores of a model, sorted by name.
+
+    Checkpoints are compared by content. Scores of multilingual models are means over directions.
+    """
+    checkpoints = [fingerprint(path) for path in model.sources]
+    return [
+        {
+            "name": score.name,
+            "bleu": score.headline,
+            "chrf": score.values.get("chrf"),
+            "signatures": score.signatures,
+        }
+        for score in read_scores(model.scores.parent)
+        if (score.facts.get("request") or {}).get("checkpoints") == checkpoints
+        and score.is_of_translations
+        and score.name.startswith("test.")
+    ]
+
+
+def model_card(
+    model: TrainedModel,
+    state: Mapping[str, Any],
+    data: DataFolder,
+    tokens: dict[str, Any] | None,
+    record: Mapping[str, Any],
+) -> str:
+    """Return the text of the model card: metadata, usage, scores and training, without a licence.
+
+    Args:
+        state: the checkpoint.
+        record: record of the export.
+    """
+    args = required_arguments(state)
+    scheme, scores = record["scheme"], record["request"]["scores"]
+    names = {code: language.name if (language := find(code)) else code for code in data.languages}
+    title = "many languages" if tokens else " to ".join(names.values())
+    title = f"{title}, {scheme} {args.encoder_layers}L-{args.decoder_layers}L"
+    training: dict[str, Any] = {
+        "data": data.path.name,
+        "updates": f"{record['num_updates']:,}",
+        "mean of": ", ".join(model.averaged or ()),
+    }
+    if model.run is not None:
+        config = recorded_config(model.run)
+        training |= {"tokens per batch": config.recipe.get("global-batch-tokens"), **config.options}
+    results = [
+        EvalResult(
+            task_type="translation",
+            dataset_type=data.path.name,
+            dataset_name=data.path.name,
+            dataset_split="test",
+            metric_type=metric,
+            metric_value=round(score[metric], 2),
+        )
+        for score in scores[:1]  # the score that the hub shows
+        for metric in ("bleu", "chrf")
+        if score[metric] is not None
+    ]
+    metadata = ModelCardData(
+        library_name="transformers",
+        pipeline_tag="translation",
+        language=list(data.languages),
+        tags=["translation", "fairseq", scheme],
+        model_name=title,
+        eval_results=results or None,
+    )
+    card = ModelCard.from_template(
+        metadata,
+        template_path=str(Path(__file__).with_name("model_card.md")),
+        title=title,
+        width=args.encoder_embed_dim,
+        alphas=(getattr(args, "residual_record", None) or {}).get("alphas") or {},
+        names=names,
+        tokens=tokens,
+        scores=scores,
+        training=training,
+        is_lowercase=data.is_lowercase,
+        **record,
+    )
+    return str(card)

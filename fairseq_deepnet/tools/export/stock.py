@@ -1,26 +1,59 @@
-"""Conversion of our checkpoints to fairseq's own Transformer, without --user-dir."""
+"""Conversion of our models to fairseq's own Transformers, which other engines also compute."""
 
 from __future__ import annotations
 
 import argparse
 from argparse import Namespace
 from collections.abc import Mapping
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
+from fairseq import tasks
+from fairseq.data import Dictionary
+from fairseq.data.multilingual.multilingual_utils import get_lang_tok
 from fairseq.models import MODEL_REGISTRY
+from torch import Tensor
 
 from fairseq_deepnet.checkpoints import model_arguments
-from fairseq_deepnet.models.options import KIND_OF, ModelKind, model_name
+from fairseq_deepnet.dictionaries import RECORD as DICTIONARY_RECORD
+from fairseq_deepnet.dictionaries import refuse_others
+from fairseq_deepnet.models.options import ENCODER_DECODER, KIND_OF, ModelKind, model_name
 from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.stock_names import STOCK_NAMES, in_stock_names
+from fairseq_deepnet.tools import fairseq_options
+from fairseq_deepnet.tools.corpora.folder import BareFolder, DataFolder
 from fairseq_deepnet.tools.export.folding import Folded, fold
+from fairseq_deepnet.tools.trained_model import TrainedModel, task_arguments
 
-_RECORDS: Final = ("residual_record", "dictionary_record")
-"""Keys that a model records in addition to its options."""
+OUTPUT: Final = "decoder.output_projection.weight"
+_RECORDS: Final = ("residual_record", DICTIONARY_RECORD)
+"""Arguments that a model records in addition to its options."""
+_UNSUPPORTED: Final = (
+    *("merge_src_tgt_embed", "adaptive_softmax_cutoff", "adaptive_input"),
+    *("cross_self_attention", "no_cross_attention"),
+    *("scale_attn", "scale_fc", "scale_heads", "scale_resids"),
+)
+"""Options of stock models that only fairseq supports."""
+
+
+class Vocabularies(NamedTuple):
+    """Dictionaries and language tokens of a model.
+
+    Args:
+        source, target: symbols in the order of the embedding rows.
+        tokens: None for a model of one direction. Otherwise a dict with these keys: "tokens" maps
+            languages to their tokens; "source" names the language whose token precedes a source
+            sentence ("src", "tgt" or None); "target" is True if translations start with the token
+            of their language.
+    """
+
+    source: list[str]
+    target: list[str]
+    tokens: dict[str, Any] | None
 
 
 def required_arguments(state: Mapping[str, Any]) -> Namespace:
-    """Return the model arguments of a checkpoint; raise ValueError if it has none."""
+    """Return the model arguments of a checkpoint, or raise ValueError if there are none."""
     args = model_arguments(state)
     if args is None:
         raise ValueError("the checkpoint contains no model options (neither cfg nor args)")
@@ -28,7 +61,10 @@ def required_arguments(state: Mapping[str, Any]) -> Namespace:
 
 
 def kind_of(args: Namespace) -> ModelKind:
-    """Return the kind of a model, ours or its stock counterpart; raise ValueError for others."""
+    """Return the kind of our model or of its stock counterpart.
+
+    Raises ValueError for other models.
+    """
     arch = getattr(args, "arch", None)
     name = model_name(args) if isinstance(arch, str) else None
     if name not in KIND_OF:
@@ -38,25 +74,20 @@ def kind_of(args: Namespace) -> ModelKind:
 
 
 def fold_model(state: Mapping[str, Any]) -> tuple[Folded, Namespace]:
-    """Return the stock weights of a checkpoint's model and its stock arguments.
+    """Return the stock weights and stock arguments that are equivalent to a checkpoint's model.
 
     Raises:
-        ValueError: if no stock layer can compute the model.
+        ValueError: if stock layers cannot compute the model.
     """
     args = required_arguments(state)
     kind = kind_of(args)
     if model_name(args) == kind.stock:
         return Folded(dict(state["model"])), args
     folded = fold(state["model"], args, scheme_of(args, kind.sides))
-    return folded, stock_arguments(args, kind, folded.options)
-
-
-def stock_arguments(args: Namespace, kind: ModelKind, options: Mapping[str, Any]) -> Namespace:
-    """Return `args` for the stock arch of the same structure, without our options."""
     ours = _options(kind.arch) - _options(kind.stock) | set(_RECORDS)
     shared = {name: value for name, value in vars(args).items() if name not in ours}
     names = {"arch": kind.stock, "_name": kind.stock, "user_dir": None}
-    return Namespace(**in_stock_names(shared) | dict(options) | names)
+    return folded, Namespace(**in_stock_names(shared) | folded.options | names)
 
 
 def _options(model: str) -> set[str]:
@@ -67,13 +98,14 @@ def _options(model: str) -> set[str]:
 
 
 def stock_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint of a stock model that computes the same function as the model in `state`.
+    """Return a checkpoint of the equivalent stock model.
 
-    It has no optimiser state and no meters: it can translate and be fine-tuned, but not resumed.
-    Arguments are plain mappings, which torch loads with weights_only=True.
+    The checkpoint can be used to translate and to fine-tune, but not to resume, because it contains
+    no optimiser state and no meters. Its arguments are plain mappings, which torch loads with
+    weights_only=True.
 
     Raises:
-        ValueError: if no stock layer can compute the model.
+        ValueError: if stock layers cannot compute the model.
     """
     folded, args = fold_model(state)
     config: dict[str, Any] = {
@@ -94,3 +126,77 @@ def stock_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
         "extra_state": extra,
         "last_optimizer_state": None,
     }
+
+
+def read_vocabularies(checkpoint: Path, folder: DataFolder, engine: str) -> Vocabularies:
+    """Read the dictionaries of a model's task, and the language tokens of a multilingual model.
+
+    Raises:
+        ValueError: if model and folder do not belong together, or `engine` does not support the
+            language tokens.
+    """
+    words = task_arguments(checkpoint, folder)
+    if not folder.is_multilingual:
+        paths = [str(folder.path / f"dict.{language}.txt") for language in folder.languages]
+        source, target = (Dictionary.load(path).symbols for path in paths)
+        return Vocabularies(source, target, None)
+    first = folder.directions("train")[0]
+    words += ["--source-lang", first.source, "--target-lang", first.target]
+    words += ["--path", str(checkpoint.resolve())]
+    with fairseq_options.quiet():
+        config = fairseq_options.parse_generation([str(folder.path.resolve()), *words])
+        task = tasks.setup_task(config.task)
+    if task.args.lang_tok_replacing_bos_eos:
+        raise ValueError(no_counterpart("--lang-tok-replacing-bos-eos", engine))
+    (before_source, before_target), style = task.args.langtoks["main"], task.args.lang_tok_style
+    names = {language: get_lang_tok(language, style) for language in folder.languages}
+    tokens = {"source": before_source or None, "target": bool(before_target), "tokens": names}
+    return Vocabularies(task.source_dictionary.symbols, task.target_dictionary.symbols, tokens)
+
+
+def no_counterpart(option: str, engine: str) -> str:
+    """Return the error message for an option that an engine does not support."""
+    return f"{option} has no counterpart in {engine}; use --to fairseq"
+
+
+def stock_translator(
+    model: TrainedModel,
+    data: DataFolder,
+    state: Mapping[str, Any],
+    engine: str,
+    activations: Mapping[str, object],
+) -> tuple[dict[str, Tensor], Namespace, Vocabularies]:
+    """Return weights, arguments and dictionaries of the equivalent stock encoder-decoder.
+
+    Args:
+        engine: name of another engine that is to compute the model.
+        activations: activation functions that the engine supports.
+
+    Raises:
+        ValueError: if stock layers or the engine cannot compute the model, or the data folder has
+            another dictionary.
+    """
+    if data.is_moses or (isinstance(data, BareFolder) and data.spm is None):
+        raise ValueError(no_counterpart(f"text without sentencepiece ({data.path})", engine))
+    own = required_arguments(state)
+    if kind_of(own) is not ENCODER_DECODER:
+        raise ValueError(f"{engine} cannot translate with {model_name(own)}; use --to fairseq")
+    folded, args = fold_model(state)
+    vocabularies = read_vocabularies(model.path, data, engine)
+    words = {"source": vocabularies.source, "target": vocabularies.target}
+    refuse_others(getattr(own, DICTIONARY_RECORD, None), words)
+    if args.activation_fn not in activations:
+        raise ValueError(no_counterpart(f"--activation-fn {args.activation_fn}", engine))
+    for name in _UNSUPPORTED:
+        if getattr(args, name, None):
+            raise ValueError(no_counterpart(f"--{name.replace('_', '-')}", engine))
+    for side, symbols in (("encoder", vocabularies.source), ("decoder", vocabularies.target)):
+        rows = folded.weights[f"{side}.embed_tokens.weight"].size(0)
+        if rows != len(symbols):
+            raise ValueError(
+                f"the {side} has {rows:,} words and its dictionary {len(symbols):,}; select the"
+                " training data with --data FOLDER"
+            )
+    # old fairseq checkpoints contain only one name of a tied table
+    folded.weights.setdefault(OUTPUT, folded.weights["decoder.embed_tokens.weight"])
+    return folded.weights, args, vocabularies

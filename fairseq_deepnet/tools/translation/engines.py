@@ -1,8 +1,7 @@
-"""Engines: a model that is loaded once and translates raw text, by fairseq or by CTranslate2.
+"""Translation engines for raw text: fairseq and CTranslate2.
 
-Both search equally: they consider the same candidates, with the same length penalty and stopping
-rule. Exported folders need neither torch nor fairseq, which take seconds to import; only
-`Translator` imports them.
+Both engines run the same search, with equal candidates, length penalty and stopping rule. Only
+`Translator` imports torch and fairseq, which takes seconds; exported folders need neither.
 """
 
 from __future__ import annotations
@@ -20,37 +19,40 @@ from fairseq_deepnet.tools.corpora.text import is_blank
 from fairseq_deepnet.tools.export import AGAIN, BLANK, KEYS, MAX_LENGTH, NO_CTRANSLATE2, RECORD
 
 BATCH: Final = 64
-"""Sentences per batch, except for CTranslate2 on a CPU."""
+"""Sentences per batch on a GPU, and on a CPU with fairseq."""
 CPU_BATCH: Final = 16
-"""CTranslate2 copies the state of each sentence at every step, which is fastest within a core's
-cache (measured in docs/reports/export.md)."""
+"""Sentences per batch for CTranslate2 on a CPU.
+
+CTranslate2 copies every sentence's state at each step, which is fastest within a core's cache (see
+docs/reports/export.md).
+"""
 WINDOW: Final = 1024
-"""Lines per thread that are sorted by length together."""
+"""Lines per thread that are sorted by length and translated together."""
 NEVER: Final = [[BLANK]]
-"""Name of fairseq's <pad> in an export, which both engines exclude from translations."""
+"""Tokens that CTranslate2 must not produce: fairseq never outputs <pad>."""
 
 
 class Hypothesis(NamedTuple):
-    """A translation, and its natural log-probability divided by its length ** lenpen."""
+    """A translation and its score, the natural log-probability divided by length ** lenpen."""
 
     text: str
     score: float
 
 
 class Engine(ABC):
-    """A loaded model: raw text in, detokenised text out, in the order of the lines."""
+    """A loaded model that translates raw text, line by line and in order, to detokenised text."""
 
     cut: int = 0
-    """Number of lines so far that were truncated because they were too long for the model."""
+    """Number of lines that were truncated so far because they were too long for the model."""
 
     @abstractmethod
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
-        """Return all translations that the search keeps for each line, best first."""
+        """Return the `nbest` best translations of each line, best first."""
 
     def nbest(
         self, lines: Sequence[str], direction: Direction, count: int
     ) -> list[list[Hypothesis]]:
-        """Return `count` translations of each line; those of a blank line are empty."""
+        """Return `count` translations of each line. Translations of blank lines are empty."""
         filled = [line for line in lines if not is_blank(line)]
         results = iter(self.hypotheses(filled, direction) if filled else [])
         empty = [Hypothesis("", 0.0)] * count
@@ -65,11 +67,12 @@ class Translator(Engine):
     """fairseq's task, generator and beam search, as in fairseq-generate.
 
     Args:
-        folder: the data folder that the model was trained on, or one with the same dictionary.
+        folder: the model's training data, or a folder with the same dictionary.
         arguments: options of fairseq-generate (`--beam`, `--lenpen`, `--max-tokens` ...).
         cpu: ignore GPUs.
 
-    Raises ValueError with fairseq's message for options that it does not accept.
+    Raises:
+        ValueError: if fairseq rejects an option; contains fairseq's message.
     """
 
     def __init__(
@@ -105,11 +108,11 @@ class Translator(Engine):
         )
 
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
-        """Return the best `--nbest` of each line with their scores."""
+        """Return the `--nbest` best translations of each line with their scores."""
         import torch
         from fairseq import utils
 
-        # the task works in one direction at a time
+        # a task translates one direction at a time
         settings = self.task.args if self.folder.is_multilingual else self.task.cfg
         settings.source_lang, settings.target_lang = direction
         generator = self.task.build_generator(self.models, self.config.generation)
@@ -132,12 +135,12 @@ class Translator(Engine):
         return result
 
     def _batches(self, lines: Sequence[str], language: str) -> Iterator[dict[str, Any]]:
-        """Yield batches of lines, shortest first; "id" contains their indices."""
+        """Yield batches of lines, shortest first, with the line indices under "id"."""
         import torch
 
         from fairseq_deepnet.tools.fairseq_options import quiet
 
-        limit = self.max_positions[0] - 1  # a language token may join it
+        limit = self.max_positions[0] - 1  # a language token may be added
         encode, sentences = self.task.source_dictionary.encode_line, []
         for line in self.folder.encode(lines, language):
             tokens = encode(line, add_if_not_exist=False).long()
@@ -158,16 +161,17 @@ class Translator(Engine):
 
 
 class CTranslate2Model(Engine):
-    """A folder written by `deepnet export --to ctranslate2`.
+    """A model in a folder written by `deepnet export --to ctranslate2`.
 
     Args:
-        batch: sentences per batch; by default the best number for the device.
-        nbest: translations of each sentence.
-        at_once: let all threads work on the same batch, which gives the lowest latency; otherwise
-            each thread has its own batch, which gives the highest throughput.
+        batch: sentences per batch; by default the fastest number for the device.
+        nbest: translations per sentence.
+        at_once: let all threads work on one batch, for the lowest latency. By default, each thread
+            has its own batch, for the highest throughput.
         cpu: ignore GPUs.
 
-    Raises ValueError if CTranslate2 is not installed or the folder is damaged or not an export.
+    Raises:
+        ValueError: if CTranslate2 is not installed, or the folder is damaged or not an export.
     """
 
     def __init__(
@@ -181,7 +185,7 @@ class CTranslate2Model(Engine):
         at_once: bool = False,
         cpu: bool = False,
     ) -> None:
-        # an eighth faster with VNNI; without it, processors lower their clock for AVX-512
+        # AVX-512 is an eighth faster with VNNI; older processors lower their clock for it
         processor = Path("/proc/cpuinfo")
         if processor.is_file() and "avx512_vnni" in processor.read_text("utf-8", "replace"):
             os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
@@ -199,8 +203,8 @@ class CTranslate2Model(Engine):
             for language, name in self.record["subwords"].items()
         }
         longest_source, longest_target = map(int, self.record["max_positions"])
-        self.limit = longest_source - 2  # </s>, and a language token
-        self.longest = min(MAX_LENGTH, longest_target - 1)  # as fairseq; the target prefix counts
+        self.limit = longest_source - 2  # room for </s> and a language token
+        self.longest = min(MAX_LENGTH, longest_target - 1)  # includes the target prefix
         device = "cuda" if not cpu and ctranslate2.get_cuda_device_count() else "cpu"
         self.batch = batch or (CPU_BATCH if device == "cpu" else BATCH)
         share = at_once or device != "cpu"
@@ -225,7 +229,7 @@ class CTranslate2Model(Engine):
             **self.search,
             return_scores=True,
             suppress_sequences=NEVER,
-            max_input_length=0,  # cut above, with a count
+            max_input_length=0,  # truncated above, where lines are counted
             max_decoding_length=self.longest,
         )
         model = self.models[direction.target]

@@ -1,8 +1,8 @@
 """`deepnet translate`: translate raw text with a run, a checkpoint or an exported model.
 
-Reads files or standard input, one sentence per line, and writes one line for each, in order. Empty
-lines stay empty. Bytes that are not UTF-8 become U+FFFD. With --out, the file appears when it is
-complete.
+The command reads files or standard input, one sentence per line, and writes one line for each, in
+order. Empty lines stay empty. Bytes that are not UTF-8 become U+FFFD. With --out, the file appears
+when it is complete.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ STANDARD_INPUT: Final = Path("/dev/stdin")
 def open_engine(args: argparse.Namespace) -> tuple[engines.Engine, Direction, str]:
     """Load the model; return the engine, the direction, and a description.
 
-    A folder of `deepnet export --to ctranslate2` runs on CTranslate2; a run or a checkpoint on
-    fairseq.
+    Folders written by `deepnet export --to ctranslate2` run on CTranslate2, and runs and
+    checkpoints on fairseq.
 
-    Raises FileNotFoundError for a missing model, ValueError for options that contradict it.
+    Raises:
+        FileNotFoundError: if there is no such model.
+        ValueError: if the options do not fit the model.
     """
     batch, nbest = args.batch_sentences, args.nbest or 1
     if not 1 <= nbest <= args.beam:
-        raise ValueError(f"--nbest {nbest} of a beam of {args.beam}: 1 to --beam")
+        raise ValueError(f"--nbest {nbest} must be from 1 to --beam {args.beam}")
     half = [f"--{name}" for name in ("bf16", "fp16") if getattr(args, name)]
     if is_exported(args.model):
         if args.data is not None or args.average or half:
@@ -60,7 +62,7 @@ def open_engine(args: argparse.Namespace) -> tuple[engines.Engine, Direction, st
     model = choose_model(args.model, args.average)
     data = find_data(model, args.data, args.spm)
     if data.is_monolingual or data.is_moses:
-        raise ValueError(f"{shown(data.path)} is not of language pairs and sentencepiece")
+        raise ValueError(f"{shown(data.path)} contains no language pairs in sentencepiece subwords")
     model.make()
     only = None if data.is_multilingual else Direction(*data.languages)
     direction = choose_direction(only, data.languages, args.src, args.tgt)
@@ -74,13 +76,16 @@ def open_engine(args: argparse.Namespace) -> tuple[engines.Engine, Direction, st
 def choose_direction(
     only: Direction | None, languages: Sequence[str], src: str | None, tgt: str | None
 ) -> Direction:
-    """Return the direction from `src` into `tgt`, or the only one; ValueError for others."""
+    """Return the direction from `src` to `tgt`, which default to the model's only direction.
+
+    Raises ValueError if the model does not translate in this direction.
+    """
     if only is not None:
         if (src or only.source, tgt or only.target) != only:
             raise ValueError(f"--src {src}, --tgt {tgt}: the model translates {only}")
         return only
     if src not in languages or tgt not in languages:
-        raise ValueError(f"--src {src}, --tgt {tgt}: name two of {', '.join(languages)}")
+        raise ValueError(f"--src {src}, --tgt {tgt}: choose two of {', '.join(languages)}")
     return Direction.parse(f"{src}-{tgt}")
 
 
@@ -88,55 +93,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet translate`."""
     parser.description = __doc__
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("model", type=Path, help="run, checkpoint, or folder of deepnet export")
-    files = "raw text, plain or .gz (- or none: standard input)"
-    parser.add_argument("files", nargs="*", type=Path, help=files)
-    parser.add_argument("--out", type=Path, help="file of translations (standard output)")
-    parser.add_argument("--src", help="source language of a model of many directions")
-    parser.add_argument("--tgt", help="target language")
-    parser.add_argument("--beam", type=int, default=5, help="beam size (5)")
-    parser.add_argument("--lenpen", type=float, default=1.0, help="length penalty (1)")
-    batch = f"sentences per batch ({engines.BATCH}; of ctranslate2 on a CPU {engines.CPU_BATCH})"
-    parser.add_argument("--batch-sentences", type=int, help=batch)
-    nbest = "translations per line, each with its number and score (one without these)"
-    parser.add_argument("--nbest", type=int, metavar="N", help=nbest)
-    parser.add_argument("--threads", type=int, help="cores to use (all, or OMP_NUM_THREADS)")
+    add = parser.add_argument
+    add("model", type=Path, help="run, checkpoint, or folder written by deepnet export")
+    files = "raw text, plain or .gz (default, or -: standard input)"
+    add("files", nargs="*", type=Path, help=files)
+    add("--out", type=Path, help="file of translations (standard output)")
+    add("--src", help="source language of a multilingual model")
+    add("--tgt", help="target language")
+    add("--beam", type=int, default=5, help="beam size (5)")
+    add("--lenpen", type=float, default=1.0, help="length penalty (1)")
+    batch = f"sentences per batch ({engines.BATCH}; ctranslate2 on a CPU: {engines.CPU_BATCH})"
+    add("--batch-sentences", type=int, help=batch)
+    nbest = "number of translations per line, printed with line number and score"
+    add("--nbest", type=int, metavar="N", help=nbest)
+    add("--threads", type=int, help="cores to use (all, or OMP_NUM_THREADS)")
     precision = parser.add_mutually_exclusive_group()
     for name in ("bf16", "fp16"):
         precision.add_argument(f"--{name}", action="store_true", help=f"fairseq: {name} (fp32)")
-    window = f"lines to read before translating ({engines.WINDOW} per thread; 1 if typed)"
-    parser.add_argument("--window", type=int, help=window)
-    parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
-    parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
-    parser.add_argument("--gpus", choices=("all", "0"), default="all", help="0 is the CPU (all)")
-    parser.add_argument("--spm", metavar="FILE", help=SPM_HELP)
+    window = f"lines to read before translating ({engines.WINDOW} per thread; 1 at a terminal)"
+    add("--window", type=int, help=window)
+    add("--data", type=Path, help="data folder (as the run recorded it)")
+    add("--average", type=int, default=0, help="average the last N checkpoints (0)")
+    add("--gpus", choices=("all", "0"), default="all", help="0 is the CPU (all)")
+    add("--spm", metavar="FILE", help=SPM_HELP)
 
 
 def run(args: argparse.Namespace) -> int:
     """Translate all lines."""
     files = [STANDARD_INPUT if str(path) == "-" else path for path in args.files or ["-"]]
+    for path in files:
+        if path.is_dir() or not path.exists():
+            raise FileNotFoundError(f"there is no text file {path}")
     is_typed = files == [STANDARD_INPUT] and sys.stdin.isatty()
     args.threads = args.threads or devices.threads_of(1, devices.all_cores())
     args.window = args.window or (1 if is_typed else engines.WINDOW * args.threads)
-    engine, direction, description = open_engine(args)
-    say(f"{direction}: {description}, threads: {args.threads}")
     lines = (
         decode(raw, path, number, "replace")
         for path in files
         for number, raw in enumerate(raw_lines(path), start=1)
     )
-    done, bar = 0, tqdm(unit=" lines", mininterval=2, delay=2, disable=is_typed)
-    with output(args.out) as stream, bar:
-        for window in iter(lambda: list(itertools.islice(lines, args.window)), []):
-            for results in engine.nbest(window, direction, args.nbest or 1):
-                done += 1
-                for text, score in results:
-                    scored = f"{done}\t{score:.4f}\t" if args.nbest else ""
-                    stream.write(f"{scored}{text}\n".encode())
-            stream.flush()
-            bar.update(len(window))
+    with output(args.out) as stream:
+        engine, direction, description = open_engine(args)
+        say(f"{direction}: {description}, threads: {args.threads}")
+        number, bar = 0, tqdm(unit=" lines", mininterval=2, delay=2, disable=is_typed)
+        with bar:
+            for window in iter(lambda: list(itertools.islice(lines, args.window)), []):
+                for results in engine.nbest(window, direction, args.nbest or 1):
+                    number += 1
+                    for text, score in results:
+                        scored = f"{number}\t{score:.4f}\t" if args.nbest else ""
+                        stream.write(f"{scored}{text}\n".encode())
+                stream.flush()
+                bar.update(len(window))
     if engine.cut:
-        say(f"{engine.cut:,} lines were too long for the model, and cut")
+        say(f"truncated {engine.cut:,} lines that were too long for the model")
     return 0
 
 
