@@ -1,7 +1,7 @@
-"""Planted faults: each is found, measured and named, and nothing sound is blamed.
+"""Planted faults, which `deepnet check` must report, and nothing else.
 
-Every planted model is a sound one with one thing changed, and every test says which kinds of faults
-there are to be: a check that blamed something sound, or found nothing, would fail.
+Every model has one fault. Every test lists the kinds of faults to expect, so missing and additional
+faults both fail.
 """
 
 from typing import Any
@@ -18,8 +18,6 @@ from tests.support.checks import (
     kinds,
     model_of,
     scale_weights,
-    scaled_branch,
-    scaled_residual,
     sentences,
     stock_layers_with,
 )
@@ -29,14 +27,14 @@ ENCODER, DECODER = GAINS[Side.ENCODER], GAINS[Side.DECODER]
 
 
 def faults(model: Any, expected: set[str], claim: str | None = None) -> str:
-    """The sentences of a check whose faults are of these kinds and no others."""
-    found = examine(model, claim)
-    assert kinds(found) == expected, sentences(found)
-    return sentences(found)
+    """Return the fault sentences, whose kinds must be these."""
+    findings = examine(model, claim)
+    assert kinds(findings) == expected, sentences(findings)
+    return sentences(findings)
 
 
 @pytest.mark.parametrize("factor", [1.0, ENCODER.beta])
-def test_biases_left_at_their_default_or_scaled_with_the_weights(factor: float) -> None:
+def test_default_biases_and_scaled_biases_are_faults(factor: float) -> None:
     model = model_of()
     for layer in model.encoder.layers:
         nn.init.uniform_(layer.fc1.bias, -(64**-0.5), 64**-0.5)  # nn.Linear's default
@@ -46,14 +44,16 @@ def test_biases_left_at_their_default_or_scaled_with_the_weights(factor: float) 
     assert text.endswith(", expected 0.")
 
 
-def test_alpha_under_pre_ln() -> None:
-    joins = {"encoder": scaled_residual(ENCODER.alpha), "decoder": scaled_residual(DECODER.alpha)}
-    sound = stock_layers_with(model_of(), joins)
-    assert faults(sound, set(), claim="deepnorm") == ""
-    broken = stock_layers_with(model_of(), joins, pre=True)
-    text = faults(broken, {"residual", "norms"}, claim="deepnorm")
+def test_alpha_under_pre_ln_and_alpha_on_the_branch() -> None:
+    model = model_of()
+    factors = {"encoder": (ENCODER.alpha, 1.0), "decoder": (DECODER.alpha, 1.0)}
+    assert faults(stock_layers_with(model, factors), set(), claim="deepnorm") == ""
+    text = faults(stock_layers_with(model, factors, pre=True), {"residual", "norms"}, "deepnorm")
     assert f"{ENCODER.alpha:.4g} x + G(LN(x)), expected LN({ENCODER.alpha:.4g} x + G(x))" in text
     assert f"{DECODER.alpha:.4g} x + G(LN(x)), expected LN({DECODER.alpha:.4g} x + G(x))" in text
+    factors["encoder"] = (1.0, ENCODER.alpha)
+    text = faults(stock_layers_with(model, factors), {"residual"}, claim="deepnorm")
+    assert f"encoder self_attn, ffn: LN(x + {ENCODER.alpha:.4g} G(x))" in text
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,7 @@ def test_wrong_gains(side: Side, names: tuple[str, ...], factor: float) -> None:
     assert f"expected gain {due:.3g}." in text
 
 
-def test_alpha_on_the_branch() -> None:
-    joins = {"encoder": scaled_branch(ENCODER.alpha), "decoder": scaled_residual(DECODER.alpha)}
-    text = faults(stock_layers_with(model_of(), joins), {"residual"}, claim="deepnorm")
-    assert f"encoder self_attn, ffn: LN(x + {ENCODER.alpha:.4g} G(x))" in text
-
-
-def test_an_alpha_that_is_an_attribute_and_nothing_more() -> None:
+def test_an_alpha_that_exists_only_as_an_attribute() -> None:
     model = model_of()
     for layer in model.decoder.layers:
         for residual in layer.residuals.values():
@@ -96,7 +90,7 @@ def test_an_alpha_that_is_an_attribute_and_nothing_more() -> None:
     "alpha", [1 / DECODER.alpha, (2 * M) ** 0.5, (2 * M) ** 0.25, ENCODER.alpha]
 )
 def test_other_wrong_alphas(alpha: float) -> None:
-    """Inverted; GLM-130B's; that of a decoder without an encoder; the encoder's."""
+    """Test an inverted alpha, GLM-130B's, a single decoder's and the encoder's."""
     model = model_of()
     for layer in model.decoder.layers:
         for residual in layer.residuals.values():
@@ -106,7 +100,7 @@ def test_other_wrong_alphas(alpha: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_really", "claimed", "kind", "expected"),
+    ("variant", "claimed", "kind", "expected"),
     [
         ("paper", "alpha-only", "weights", "expected gain 1."),
         ("paper", "beta-only", "residual", "LN(1.861 x + G(x)), expected LN(x + G(x))."),
@@ -114,10 +108,10 @@ def test_other_wrong_alphas(alpha: float) -> None:
         ("beta-only", "paper", "residual", "LN(x + G(x)), expected LN(1.861 x + G(x))."),
     ],
 )
-def test_half_of_deepnorm_is_told_from_the_whole(
-    is_really: str, claimed: str, kind: str, expected: str
+def test_alpha_only_and_beta_only_differ_from_deepnorm(
+    variant: str, claimed: str, kind: str, expected: str
 ) -> None:
-    model = model_of(scheme_variant=is_really)
+    model = model_of(scheme_variant=variant)
     model.args.scheme_variant = claimed
     model.args.residual_record = None
     assert expected in faults(model, {kind})
@@ -132,13 +126,13 @@ def test_one_wrong_layer_is_named() -> None:
     assert "encoder fc2 in layer 4: gain" in text
 
 
-def test_a_branch_that_is_not_behind_its_multiplier() -> None:
+def test_a_branch_without_its_multiplier() -> None:
     text = sentences(examine(model_of(residual_scheme="t-fixup"), claim="rezero"))
     assert "encoder self_attn, ffn: x + G(x), expected x + 0 G(x)." in text
 
 
 class Foreign(nn.Module):
-    """A model that is neither ours nor fairseq's, though its layers are."""
+    """A model of another project that uses our layers."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -148,17 +142,17 @@ class Foreign(nn.Module):
         return self.decoder(prev_output_tokens, self.encoder(src_tokens))
 
 
-def test_a_model_of_unknown_making_needs_a_claim() -> None:
+def test_a_model_of_another_project_needs_a_claim() -> None:
     assert examine(Foreign(model_of()), claim="deepnorm").is_fine
     with pytest.raises(ValueError, match=r"Foreign is neither ours .* --claim SCHEME"):
         examine(Foreign(model_of()))
 
 
-def test_layers_that_do_not_read_a_combination_though_that_is_claimed() -> None:
+def test_layers_that_read_another_combination_than_claimed() -> None:
     text = sentences(examine(model_of(residual_scheme="pre-ln"), claim="dlcl"))
-    assert "encoder layers: each reads the output of the one below, expected a combination" in text
+    assert "encoder layers: inputs are the output of the layer below, expected inputs" in text
     text = sentences(examine(model_of(residual_scheme="dlcl"), claim="pre-ln"))
-    assert "decoder layers: read more than the layer below, expected the output of the one" in text
+    assert "decoder layers: inputs are a combination of all outputs below, expected" in text
 
 
 def test_a_missing_final_layer_norm() -> None:
@@ -167,7 +161,7 @@ def test_a_missing_final_layer_norm() -> None:
     assert "encoder output: no LayerNorm after the stack" in faults(model, {"norms"})
 
 
-def test_a_number_that_is_not_finite_is_refused() -> None:
+def test_parameters_must_be_finite() -> None:
     model = model_of()
     model.decoder.layers[1].fc1.weight.data[3, 4] = float("nan")
     with pytest.raises(ValueError, match=r"decoder.layers.1.fc1.weight: 1 of 8192 numbers"):

@@ -1,4 +1,4 @@
-"""`check` on the models of Hugging Face's transformers whose names it knows."""
+"""`check` on Hugging Face models, recognised by the names of their layers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T5 |= {"num_heads": 4, "feed_forward_proj": "gated-gelu"}
         ("BartForConditionalGeneration", BART, "post-ln", "bart"),
     ],
 )
-def test_where_layer_norm_stands_and_what_multiplies_the_residual_is_found(
+def test_layer_norms_position_and_the_residuals_factor_are_measured(
     name: str, options: Any, scheme: str, style: str
 ) -> None:
     torch.manual_seed(3)
@@ -42,12 +42,12 @@ def test_where_layer_norm_stands_and_what_multiplies_the_residual_is_found(
     batch = {"input_ids": TOKENS}
     if style != "llama":
         batch["decoder_input_ids"] = TOKENS[:, :9]
-    found = check(model, batch, claims=scheme, layers=style)
-    assert kinds(found) == {"weights"}, sentences(found)  # N(0, 0.02) and T5's own are not Xavier's
+    findings = check(model, batch, claims=scheme, layers=style)
+    assert kinds(findings) == {"weights"}, sentences(findings)  # not Xavier's
     for part in model.modules():
         if isinstance(part, nn.ModuleList):
             draw(part, value_path(1.0))
     assert check(model, batch, claims=scheme).is_fine
-    found = check(model, batch, claims="deepnorm")
-    assert kinds(found) == {"weights", "residual"}
-    assert len(found.sides) == (1 if style == "llama" else 2)
+    findings = check(model, batch, claims="deepnorm")
+    assert kinds(findings) == {"weights", "residual"}
+    assert len(findings.sides) == (1 if style == "llama" else 2)

@@ -1,7 +1,7 @@
-"""`deepnet check`: measurements of a model, compared with its claim.
+"""`deepnet check`: compare measurements of a model with its claim.
 
-`layouts` finds layers, `measure` runs a model and fits its residual connections, `expected` holds
-the claim and compares weights with it, `pipeline` compares the rest, `findings` are the report.
+`layouts` finds the layers, `measure` runs the model and fits its residual connections, `expected`
+defines the claim and judges the weights, `pipeline` judges the rest, and `findings` is the report.
 """
 
 from fairseq_deepnet.tools.checking.pipeline import check

@@ -1,4 +1,4 @@
-"""`deepnet check`: measure a model and compare it with its claim, on the command line."""
+"""Command line of `deepnet check`, which measures a model and compares it with its claim."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from fairseq_deepnet.anatomy import Stack, find_stacks
+from fairseq_deepnet.anatomy import find_stacks
 from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments, num_updates
 from fairseq_deepnet.files import shown, write_json
 from fairseq_deepnet.schemes import SCHEMES, Side
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.checking.expected import make_claim
-from fairseq_deepnet.tools.checking.findings import Fault, Findings
+from fairseq_deepnet.tools.checking.findings import Findings
 from fairseq_deepnet.tools.checking.pipeline import compare
 from fairseq_deepnet.tools.standalone import build_from_arguments, usual_task
 from fairseq_deepnet.tools.trained_model import choose_model
 
-EXAMPLES: Final = """TARGET is a config, a run folder or a checkpoint:
+EXAMPLES: Final = """examples:
 
   deepnet check --arch deepnet_transformer encoder-layers=18 decoder-layers=18
-  deepnet check multi30k encoder-layers=12                 a config, and options that win
-  deepnet check runs/multi30k                              a run: its best checkpoint
+  deepnet check multi30k encoder-layers=12                 a config, changed by options
+  deepnet check runs/multi30k                              a run's best checkpoint
   deepnet check runs/multi30k/checkpoints/checkpoint1.pt
-  deepnet check --arch transformer_wmt_en_de               fairseq's own, judged by its options
-  deepnet check --arch transformer --claim deepnorm        or as another scheme
+  deepnet check --arch transformer --claim deepnorm        fairseq's model, judged as DeepNorm
 
 exit status: 0 as claimed, 1 something is off, 2 bad usage or a file that cannot be read
 """
@@ -40,15 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
     add, default = parser.add_argument, "(%(default)s)"
-    words = "a config, run folder or checkpoint; options of a new model"
+    words = "a config, run folder or checkpoint, and options for a new model"
     add("words", nargs="*", metavar="TARGET key=value", help=words)
-    add("--arch", help="check a new model of this arch")
-    claims = f"judge it as this scheme instead of its own: {', '.join(SCHEMES)}"
+    add("--arch", help="check a new model of this architecture")
+    claims = f"judge the model as this scheme, not its own: {', '.join(SCHEMES)}"
     add("--claim", metavar="SCHEME", choices=list(SCHEMES), help=claims)
-    entries = f"entries of a new model's dictionary {default}"
+    entries = f"dictionary entries of a new model {default}"
     add("--vocabulary", type=int, default=1000, metavar="N", help=entries)
-    add("--seed", type=int, default=1, help=f"of a new model {default}")
-    add("--json", type=Path, metavar="FILE", help="write everything as JSON too")
+    add("--seed", type=int, default=1, help=f"random seed of a new model {default}")
+    add("--json", type=Path, metavar="FILE", help="also write the report as JSON")
 
 
 def run(args: Namespace) -> int:
@@ -61,7 +60,7 @@ def run(args: Namespace) -> int:
     if target is None or not path.exists() or path.suffix in (".yaml", ".yml"):
         findings = check_new(target, words[target is not None :], args)
     elif words[1:] or args.arch:
-        raise ValueError(f"{target}: a checkpoint contains its options; give no others")
+        raise ValueError(f"{target}: a checkpoint contains its options; remove the others")
     else:
         findings = check_saved(choose_model(path, 0).path, args.claim)
     if args.json is not None:
@@ -71,10 +70,10 @@ def run(args: Namespace) -> int:
 
 
 def check_new(target: str | None, words: Sequence[str], args: Namespace) -> Findings:
-    """Check a new model as fairseq-train would build it, except for the size of its vocabulary.
+    """Check a new model as fairseq-train would build it, except for the vocabulary size.
 
     Raises:
-        ValueError: for options that fairseq or its model refuses.
+        ValueError: for options that fairseq or the model rejects.
     """
     changes = [f"arch={args.arch}"] if args.arch else []
     config = configs.Config("command line", {}, {})
@@ -85,7 +84,7 @@ def check_new(target: str | None, words: Sequence[str], args: Namespace) -> Find
     if "arch" not in options:
         raise ValueError(f"{config.name} names no arch; add arch=deepnet_transformer")
     if args.vocabulary < 16:
-        raise ValueError(f"--vocabulary {args.vocabulary}: at least 16")
+        raise ValueError(f"--vocabulary {args.vocabulary}: the minimum is 16")
     options.setdefault("task", usual_task(str(options["arch"])))
     configs.check_options(config)
     parsed = fairseq_options.parse_training(["DATA", *configs.to_arguments(options)])
@@ -97,10 +96,10 @@ def check_new(target: str | None, words: Sequence[str], args: Namespace) -> Find
 
 
 def check_saved(path: Path, claim: str | None) -> Findings:
-    """Check the model in a checkpoint, and its record of depths.
+    """Check the model in a checkpoint.
 
     Raises:
-        ValueError: for a damaged checkpoint, and for one that does not fit its own arguments.
+        ValueError: if the checkpoint is damaged or does not match its own arguments.
     """
     state = load_checkpoint(path, entire=True)
     args = model_arguments(state)
@@ -110,40 +109,17 @@ def check_saved(path: Path, claim: str | None) -> Findings:
     tensors: dict[str, Tensor] = state["model"]
     tables = {name: t for name, t in tensors.items() if name.endswith("embed_tokens.weight")}
     sides = [[t for name, t in tables.items() if side.value in name.split(".")] for side in Side]
-    sizes = [of_side[-1].size(0) for of_side in sides if of_side]
+    sizes = [side[-1].size(0) for side in sides if side]
     if not sizes or not isinstance(args.arch, str):
         raise ValueError(f"{path} names no arch, or has no embed_tokens.weight")
     model = build_from_arguments(args, *sizes)
     try:
         model.load_state_dict(dict(tensors))
     except RuntimeError as error:
-        raise ValueError(f"{path} does not fit its own arguments: {error}") from error
+        raise ValueError(f"{path} does not match its own arguments: {error}") from error
     updates, has_history = num_updates(state), bool(state.get("optimizer_history"))
     trained = not has_history or updates > 0 or "averaged" in state
     age = f"after {updates:,} updates" if has_history else "with no record of updates"
     stacks = find_stacks(model)
     claimed = make_claim(model, args, stacks, claim)
-    findings = compare(model, stacks, claimed, None, f"{args.arch}, {shown(path)} ({age})", trained)
-    findings.faults[:0] = check_record(args, stacks)
-    return findings
-
-
-def check_record(args: Namespace, stacks: Sequence[Stack]) -> list[Fault]:
-    """Compare the depths that our checkpoints record, which alpha follows, with the layers."""
-    if not hasattr(args, "residual_scheme"):
-        return []
-    record = getattr(args, "residual_record", None)
-    if record is None:
-        text = "no residual_record: alpha would follow the depth at load time"
-        return [Fault("record", "arguments", text, "the alphas of the training run")]
-    layers = {stack.side: len(stack.layers) for stack in stacks}
-    return [
-        Fault(
-            "record",
-            f"{side.value} record",
-            f"trained with {depth} layers",
-            f"the {layers.get(side, 0)} in the file",
-        )
-        for side, depth in zip(Side, record["depths"], strict=True)
-        if depth != layers.get(side, 0)
-    ]
+    return compare(model, stacks, claimed, None, f"{args.arch}, {shown(path)} ({age})", trained)

@@ -1,4 +1,4 @@
-"""The claim of a model, and the comparison of its initial weights with it."""
+"""A model's claim, and the comparison of its initial weights with this claim."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from fairseq.models.roberta import RobertaModel
 from fairseq.models.transformer import TransformerModelBase
@@ -60,7 +60,7 @@ class Claim:
     final_norms: dict[Side, bool] | None = None
 
     def scheme_text(self, side: Side) -> str:
-        """Name the scheme of a side, its variant, and an initialisation other than its own."""
+        """Name a side's scheme, its variant, and an initialisation other than the scheme's."""
         scheme = self.schemes[side]
         variant = f", variant {scheme.variant}" if scheme.variant else ""
         stock = isinstance(self.starts[side], str)
@@ -70,10 +70,10 @@ class Claim:
 def make_claim(
     model: nn.Module, args: Namespace | None, stacks: Sequence[Stack], name: str | None
 ) -> Claim:
-    """Return the claim called `name`; by default, the claim of the model's arguments.
+    """Return the claim of the model's arguments, or of the scheme called `name`.
 
     Raises:
-        ValueError: if the model's arguments claim nothing.
+        ValueError: if there is no name and the model's arguments imply no scheme.
     """
     layers = {stack.side: len(stack.layers) for stack in stacks}
     depths = Depths(layers.get(Side.ENCODER, 0), layers.get(Side.DECODER, 0))
@@ -83,19 +83,18 @@ def make_claim(
         stock = "roberta"
     elif args is not None and isinstance(model, TransformerModelBase | TransformerLanguageModel):
         stock = "fairseq"
-    text = "its own arguments say" if name is None else f"--claim {name} says"
+    text = "its own arguments say"
     if own is not None and name in (None, own):
         recorded = scheme_of(args, tuple(layers))
-        # without the alphas that a checkpoint recorded: the claim is the formula
+        # without the alphas recorded in a checkpoint: the claim is the formula
         schemes = dict.fromkeys(layers, type(recorded)(recorded.depths, variant=recorded.variant))
-        is_stock, text = getattr(args, "init", "scheme") == "stock", "its own arguments say"
+        is_stock = getattr(args, "init", "scheme") == "stock"
     elif name is not None:
-        schemes = dict.fromkeys(layers, scheme_class(name)(depths))
-        # fairseq's initialisation belongs to some schemes, and only fairseq's models have it
-        is_stock = stock is not None and own is None and scheme_class(name).stock_initialisation
+        schemes, text = dict.fromkeys(layers, scheme_class(name)(depths)), f"--claim {name} says"
+        # only some schemes use fairseq's initialisation, and only fairseq's models have it
+        is_stock = own is None and scheme_class(name).stock_initialisation
     elif stock is not None:
-        schemes = {side: stock_scheme(args, side)(depths) for side in layers}
-        is_stock = True
+        schemes, is_stock = {side: stock_scheme(args, side)(depths) for side in layers}, True
     else:
         raise ValueError(
             f"{type(model).__name__} is neither ours nor fairseq's Transformer and claims nothing;"
@@ -121,11 +120,12 @@ def xavier_std(linear: nn.Linear) -> float:
 def initial_std(
     start: Start, place: Place, branch: Branch, role: Role, linear: nn.Linear
 ) -> tuple[float, float]:
-    """Return the standard deviations around 0 of the weight and bias of a new linear map.
+    """Return the standard deviations around 0 of a new linear map's weight and bias.
 
-    Initialised by a scheme: Xavier times its gain, biases 0. By fairseq: q, k and v Xavier-uniform
-    and smaller by sqrt(2) if their fans are equal, out_proj Xavier-uniform with bias 0, all others
-    as nn.Linear, uniform in +- 1 / sqrt(fan_in). By fairseq's RoBERTa: N(0, 0.02), biases 0.
+    A scheme multiplies Xavier's by its gain and sets biases to 0. fairseq draws q, k and v
+    Xavier-uniform, smaller by sqrt(2) if their fans are equal; out_proj Xavier-uniform with bias 0;
+    and all others as nn.Linear, uniform in +- 1 / sqrt(fan_in). fairseq's RoBERTa draws weights
+    from N(0, 0.02) and sets biases to 0.
     """
     if isinstance(start, ResidualScheme):
         return start.gain(place, branch.sublayer, role) * xavier_std(linear), 0.0
@@ -140,42 +140,45 @@ def initial_std(
     return xavier_std(linear) / (math.sqrt(2) if same_dim else 1), default
 
 
-def weight_row(
-    name: str,
-    expected: Sequence[float],
-    weights: Sequence[Tensor],
-    xavier: Sequence[float] = (),
-) -> tuple[WeightRow, list[int]]:
-    """Return a row, and the indices of the weights that deviate individually."""
+class Member(NamedTuple):
+    """A parameter and its expected standard deviation; `xavier` is empty for a bias."""
+
+    kind: str
+    tensor: Tensor
+    std: float
+    xavier: tuple[float, ...] = ()
+
+
+def weight_row(name: str, members: Sequence[Member]) -> tuple[WeightRow, list[int]]:
+    """Compare standard deviations.
+
+    Returns:
+        a row, and the indices of the deviating members; all if only their pooled ratio deviates.
+    """
 
     def tolerance(count: int) -> float:
-        # of the std of `count` normal draws, relative; uniform ones vary less
+        # relative, for the std of `count` normal draws; uniform draws vary less
         return STANDARD_ERRORS / math.sqrt(2 * count) + FLOOR
 
-    measured = [rms(weight) for weight in weights]
+    expected = tuple(member.std for member in members)
+    measured = tuple(rms(member.tensor) for member in members)
     off, squares, count = [], 0.0, 0
-    for index, (want, have, weight) in enumerate(zip(expected, measured, weights, strict=True)):
-        size = weight.numel()
-        if want == 0:
-            wrong = have != 0
-        else:
-            squares += size * (have / want) ** 2
+    for index, (member, std) in enumerate(zip(members, measured, strict=True)):
+        size, wrong = member.tensor.numel(), std != 0
+        if member.std != 0:
+            squares += size * (std / member.std) ** 2
             count += size
-            wrong = abs(have / want - 1) > tolerance(size)
+            wrong = abs(std / member.std - 1) > tolerance(size)
         if wrong:
             off.append(index)
-    ratio = math.sqrt(squares / count) if count else None
-    row = WeightRow(
-        name,
-        tuple(expected),
-        tuple(measured),
-        tuple(e / x for e, x in zip(expected, xavier, strict=False)),
-        tuple(m / x for m, x in zip(measured, xavier, strict=False)),
-        ratio,
-        tolerance(count) if count else 0.0,
-        not off and (ratio is None or abs(ratio - 1) <= tolerance(count)),
+    ratio, limit = (math.sqrt(squares / count), tolerance(count)) if count else (None, 0.0)
+    if ratio is not None and abs(ratio - 1) > limit:
+        off = off or list(range(len(members)))
+    gain, measured_gain = (
+        tuple(std / x for std, member in zip(stds, members, strict=True) for x in member.xavier)
+        for stds in (expected, measured)
     )
-    return row, off
+    return WeightRow(name, expected, measured, gain, measured_gain, ratio, limit, not off), off
 
 
 def check_weights(
@@ -186,57 +189,57 @@ def check_weights(
     Returns:
         beta, a row per kind of linear map and per kind of bias, and the faults.
     """
-    weights: dict[str, list[tuple[nn.Linear, float]]] = defaultdict(list)
-    biases: dict[bool, list[tuple[str, Tensor, float]]] = defaultdict(list)
+    weights: dict[str, list[Member]] = defaultdict(list)
+    biases: dict[bool, list[Member]] = defaultdict(list)
     for index, layer in enumerate(stack.layers):
+        place = Place(stack.side, index)
         for branch in layer.branches:
-            maps = {
-                kind_of(branch.sublayer, r): (r, linear) for r, linear in branch.linears.items()
-            }
+            maps = {kind_of(branch.sublayer, r): (r, each) for r, each in branch.linears.items()}
             if isinstance(branch, WideBranch):
                 maps = branch.maps
             for kind, (role, linear) in maps.items():
-                place = Place(stack.side, index)
-                weight, bias = initial_std(claim.starts[stack.side], place, branch, role, linear)
-                weights[kind].append((linear, weight))
+                std, bias_std = initial_std(claim.starts[stack.side], place, branch, role, linear)
+                weights[kind].append(Member(kind, linear.weight, std, (xavier_std(linear),)))
                 if linear.bias is not None:
-                    biases[bias == 0].append((kind, linear.bias, bias))
-    faults: list[Fault] = []
-    rows = _linear_rows(stack.side, weights, faults)
-    beta = Fact("beta (gain of v_proj, out_proj, fc1, fc2)", *_betas(rows))
-    rows += _bias_rows(stack.side, list(biases.values()), faults)
-    if judged:
-        return beta, rows, faults
-    rows = [dataclasses.replace(r, expected=(), gain=(), ratio=None, fine=None) for r in rows]
-    return dataclasses.replace(beta, expected=""), rows, []
-
-
-def _linear_rows(
-    side: Side, weights: Mapping[str, list[tuple[nn.Linear, float]]], faults: list[Fault]
-) -> list[WeightRow]:
-    """Return a row per kind of linear map; add one fault for all kinds with equal deviations."""
-    rows: list[WeightRow] = []
+                    biases[bias_std == 0].append(Member(kind, linear.bias, bias_std))
+    side, rows, faults = stack.side.value, [], []
     groups: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
-    for name, members in weights.items():
-        linears, stds = zip(*members, strict=True)
-        xavier = [xavier_std(linear) for linear in linears]
-        row, off = weight_row(name, stds, [linear.weight for linear in linears], xavier)
+    for kind, members in weights.items():
+        row, off = weight_row(kind, members)
         rows.append(row)
-        if not row.fine:
-            layers = off or range(len(members))
-            have, want = ([g[index] for index in layers] for g in (row.measured_gain, row.gain))
+        if off:
+            have, want = ([g[index] for index in off] for g in (row.measured_gain, row.gain))
             measured, expected = (
                 f"{pooled(gains):.3g}"
                 if len(set(want)) == 1
                 else f"{gains[0]:.3g} (bottom) to {gains[-1]:.3g} (top)"
                 for gains in (have, want)
             )
-            groups[inside(off, len(members)), expected][name] = measured
+            groups[inside(off, len(members)), expected][kind] = measured
     for (where, expected), kinds in groups.items():
         gains = ", ".join(dict.fromkeys(kinds.values()))
-        place = f"{side.value} {', '.join(kinds)}{where}"
-        faults.append(Fault("weights", place, f"gain {gains}", f"gain {expected}"))
-    return rows
+        place_text = f"{side} {', '.join(kinds)}{where}"
+        faults.append(Fault("weights", place_text, f"gain {gains}", f"gain {expected}"))
+    beta = _beta(rows)
+    for members in biases.values():
+        label = "biases of linear maps"
+        if len(biases) > 1:
+            roles = dict.fromkeys(member.kind.rpartition(".")[2] for member in members)
+            label = f"biases of {', '.join(roles)}"
+        row, off = weight_row(f"{label} ({len(members)})", members)
+        due, ends = (
+            tuple(dict.fromkeys((min(stds), max(stds)))) for stds in (row.expected, row.measured)
+        )
+        rows.append(dataclasses.replace(row, expected=due, measured=ends))
+        if off:
+            where = ", ".join(dict.fromkeys(members[index].kind for index in off))
+            largest = f"std up to {max(row.measured[index] for index in off):.3g}"
+            expected = " to ".join(f"{std:.3g}" for std in due)
+            faults.append(Fault("biases", f"{side} biases of {where}", largest, expected))
+    if judged:
+        return beta, rows, faults
+    rows = [dataclasses.replace(r, expected=(), gain=(), ratio=None, fine=None) for r in rows]
+    return dataclasses.replace(beta, expected="", fine=None), rows, []
 
 
 def pooled(gains: Sequence[float]) -> float:
@@ -244,8 +247,8 @@ def pooled(gains: Sequence[float]) -> float:
     return math.sqrt(sum(gain**2 for gain in gains) / len(gains))
 
 
-def _betas(rows: Sequence[WeightRow]) -> tuple[str, str]:
-    """Return the value path's measured and expected gain, pooled over layers; a range of kinds."""
+def _beta(rows: Sequence[WeightRow]) -> Fact:
+    """Return the value path's gains, pooled over layers; a range if kinds differ."""
     rows = [row for row in rows if row.name.split()[0].rpartition(".")[2] in VALUE_PATH]
     texts = []
     for values in ([row.measured_gain for row in rows], [row.gain for row in rows]):
@@ -254,28 +257,5 @@ def _betas(rows: Sequence[WeightRow]) -> tuple[str, str]:
         if high - low <= ONE_GAIN * high:
             low = high = sum(gains) / len(gains)
         texts.append(" to ".join(dict.fromkeys(f"{value:.3g}" for value in (low, high))))
-    return texts[0], texts[1]
-
-
-def _bias_rows(
-    side: Side, groups: Sequence[Sequence[tuple[str, Tensor, float]]], faults: list[Fault]
-) -> list[WeightRow]:
-    """Return a row for each group of biases (zero or not); add their faults."""
-    rows = []
-    for members in groups:
-        names, biases, expected = zip(*members, strict=True)
-        roles = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in names))
-        label = f"biases of {roles}" if len(groups) > 1 else "biases of linear maps"
-        row, off = weight_row(f"{label} ({len(names)})", expected, biases)
-        due, measured = (
-            tuple(dict.fromkeys((min(numbers), max(numbers))))
-            for numbers in (row.expected, row.measured)
-        )
-        rows.append(dataclasses.replace(row, expected=due, measured=measured))
-        if not row.fine:
-            wrong = off or range(len(members))
-            where = ", ".join(dict.fromkeys(names[index] for index in wrong))
-            largest = f"std up to {max(row.measured[index] for index in wrong):.3g}"
-            want = " to ".join(f"{std:.3g}" for std in due)
-            faults.append(Fault("biases", f"{side.value} biases of {where}", largest, want))
-    return rows
+    name = "beta (gain of v_proj, out_proj, fc1, fc2)"
+    return Fact(name, texts[0], texts[1], all(row.fine for row in rows))

@@ -6,16 +6,25 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Final
 
+from tabulate import tabulate
+
 from fairseq_deepnet.records import strict
 from fairseq_deepnet.schemes import Side
-from fairseq_deepnet.tools import tables
 
 MARKS: Final = {True: "ok", False: "OFF", None: ""}
+WEIGHT_COLUMNS: Final = (
+    *("parameters", "expected std", "measured std", "expected gain", "measured gain", "ratio", ""),
+)
+LEGEND: Final = """\
+std: standard deviation around 0. Expected is the scheme's initialisation, usually with biases of 0,
+or fairseq's for "stock initialisation".
+gain: std / Xavier's std, which is sqrt(2 / (fan_in + fan_out)).
+ratio: measured std / expected std of all layers."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A deviation from the claim in a part of the model: `measured` differs from `expected`.
+    """A deviation from the claim in a part of the model.
 
     `kind` is a category, such as `weights`.
     """
@@ -35,11 +44,11 @@ class WeightRow:
     """Standard deviations around 0 of a kind of parameter, such as `self_attn.q_proj`.
 
     Args:
-        expected, measured: one number per layer, or the smallest and the largest if there are many.
-        gain, measured_gain: ratios to Xavier's; empty for biases.
-        ratio: measured / expected, all layers pooled; None if 0 is expected.
+        expected, measured: one number per layer; for biases, the smallest and the largest.
+        gain, measured_gain: ratios to Xavier's standard deviation; empty for biases.
+        ratio: measured / expected, pooled over layers; None if the expectation is 0.
         tolerance: maximum distance of `ratio` from 1.
-        fine: None if nothing is expected.
+        fine: None if the weights are not judged.
     """
 
     name: str
@@ -54,12 +63,15 @@ class WeightRow:
 
 @dataclasses.dataclass(frozen=True)
 class Fact:
-    """A property of a stack, such as alpha or the formula of a sublayer."""
+    """A property of a stack, such as alpha or the formula of a sublayer.
+
+    `fine` is None if the property is not judged.
+    """
 
     name: str
     measured: str
     expected: str
-    fine: bool | None = None
+    fine: bool | None
 
 
 @dataclasses.dataclass
@@ -75,7 +87,7 @@ class StackFindings:
 
 @dataclasses.dataclass
 class Findings:
-    """A report; `judged` is False for trained weights, whose deviations are only shown."""
+    """The report on a model; `judged` is False for trained weights, which are shown unjudged."""
 
     subject: str
     claim: str
@@ -95,39 +107,34 @@ class Findings:
         return content | {"verdict": "fine" if self.is_fine else "off"}
 
     def __str__(self) -> str:
-        """Return the report: a section per side, then the faults in sentences."""
+        """Return the report: a section per side, a legend, and the faults in sentences."""
         parts = [f"{self.subject}: {self.parameters:,} parameters\njudged as {self.claim}"]
         for side in self.sides:
             facts = [("", "measured", "expected", "")]
             facts += [(f.name, f.measured, f.expected, MARKS[f.fine]) for f in side.facts]
+            weights = [WEIGHT_COLUMNS]
+            for row in side.rows:
+                stds = _span(row.expected, 4), _span(row.measured, 4)
+                gains = _span(row.gain, 3), _span(row.measured_gain, 3)
+                ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
+                weights.append((row.name, *stds, *gains, ratio, MARKS[row.fine]))
             head = f"{side.side.value.capitalize()}: {side.layers} layers, {side.scheme}"
-            parts += [f"{head}\n{_grid(facts)}", _grid(_weights(side.rows))]
+            parts += [f"{head}\n{_grid(facts)}", _grid(weights)]
         verdict = ["Verdict: as claimed" + ("" if self.judged else " (initial weights not judged)")]
         if self.faults:
             verdict = [f"Verdict: OFF, faults: {len(self.faults)}"]
             verdict += [f"  {number}. {f.sentence()}" for number, f in enumerate(self.faults, 1)]
-        return "\n\n".join([*parts, "\n".join(verdict)])
+        return "\n\n".join([*parts, LEGEND, "\n".join(verdict)])
 
 
 def inside(off: Sequence[int], layers: int) -> str:
-    """Return ` in layers 3, 4` if only some layers deviate, otherwise ""."""
+    """Return ` in layers 3, 4` if only some layers deviate, otherwise an empty string."""
     words = f" in layer{'s' * (len(off) > 1)} {', '.join(map(str, off))}"
     return words if 0 < len(off) < layers else ""
 
 
-def _weights(rows: Sequence[WeightRow]) -> list[tuple[str, ...]]:
-    numbers = [f"{what} {of}" for of in ("std", "gain") for what in ("expected", "measured")]
-    table: list[tuple[str, ...]] = [("parameters", *numbers, "ratio", "")]
-    for row in rows:
-        spans = [_span(row.expected), _span(row.measured), _span(row.gain, 3)]
-        spans.append(_span(row.measured_gain, 3))
-        ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
-        table.append((row.name, *spans, ratio, MARKS[row.fine]))
-    return table
-
-
-def _span(values: Sequence[float], digits: int = 4) -> str:
-    """Return one number for all layers, or a range if they differ by more than a tenth."""
+def _span(values: Sequence[float], digits: int) -> str:
+    """Return the mean, or a range if the values differ by more than a tenth."""
     if not values:
         return ""
     low, middle, high = min(values), sum(values) / len(values), max(values)
@@ -137,6 +144,6 @@ def _span(values: Sequence[float], digits: int = 4) -> str:
 
 
 def _grid(rows: Sequence[Sequence[str]]) -> str:
-    """Return aligned columns, indented."""
-    table = tables.text([list(row) for row in rows], left=len(rows[0]))
-    return "\n".join(f"  {line}".rstrip() for line in table.splitlines())
+    """Return aligned and indented columns."""
+    lines = tabulate(rows, "firstrow", disable_numparse=True).splitlines()
+    return "\n".join(f"  {line}".rstrip() for line in lines)

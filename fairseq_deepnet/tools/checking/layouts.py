@@ -18,17 +18,20 @@ Names = str | Sequence[str]
 Layout = Mapping[str, Mapping[str, Names]]
 """Sublayer (self_attn, encoder_attn, ffn) -> part -> its path in a layer.
 
-Parts are the linear maps q_proj, k_proj, v_proj, out_proj, or fc1 and fc2, and `branch`, the module
-that receives the branch's input and returns its output; by default, fc1 and fc2. If a part has
-several paths, all that a layer has are used: fc1 may be two maps, as in gated linear units.
+Parts are the linear maps q_proj, k_proj, v_proj and out_proj, or fc1 and fc2. The part `branch` is
+the module that receives the branch's input and returns its output; its default is fc1 and fc2. A
+part may have several paths, such as the two maps of a gated linear unit; missing paths are ignored.
 `PATH:0/3` is the first of three equal blocks of rows of a combined map. If PATH is not a module,
-the parameters PATH_weight and PATH_bias are used. Sublayers that a layer lacks are ignored.
+the parameters PATH_weight and PATH_bias are used. Cross-attention may be missing.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class WideBranch(Branch):
-    """A branch with all linear maps by their names in reports; a role may have several maps."""
+    """A branch in which a role may have several linear maps.
+
+    `maps` contains all of them under their names in reports.
+    """
 
     maps: dict[str, tuple[Role, nn.Linear]]
 
@@ -79,7 +82,11 @@ is torch.nn.Transformer."""
 
 
 def find_layers(model: nn.Module, layers: str | Layout | None = None) -> list[Stack]:
-    """Return the stacks of a model, encoder first; raise ValueError if there are none."""
+    """Return a model's stacks, encoder first.
+
+    Raises:
+        ValueError: for an unknown style, if no layers match, or if a side has several stacks.
+    """
     layouts: Sequence[Layout] = list(STYLES.values())
     if isinstance(layers, str):
         if layers not in STYLES:
@@ -104,35 +111,31 @@ def find_layers(model: nn.Module, layers: str | Layout | None = None) -> list[St
                 stacks.append(Stack(side, name, module, parts))
         if len({stack.side for stack in stacks}) < len(stacks):
             names = ", ".join(stack.name for stack in stacks)
-            raise ValueError(f"more than one stack of a side: {names}; check each by itself")
+            raise ValueError(f"more than one stack of a side: {names}; check each separately")
         if stacks:
             return sorted(stacks, key=lambda stack: list(Side).index(stack.side))
-    if not isinstance(layers, str | None):
-        paths = {
-            path for parts in layers.values() for names in parts.values() for path in _paths(names)
-        }
-        firsts = [module[0] for module in lists.values()]
-        if missing := [path for path in sorted(paths) if not any(_has(f, path) for f in firsts)]:
-            raise ValueError(f"no layer of {type(model).__name__} has {', '.join(missing)}")
+    names = ", ".join(STYLES) if layers is None else "this style or mapping"
     raise ValueError(
-        f"{type(model).__name__} has no list of layers with the names of"
-        f" {', '.join(STYLES) if layers is None else 'this style'}; give the linear maps:"
+        f"{type(model).__name__} has no list of layers with the names of {names}; specify them:"
         " layers={'self_attn': {'branch': ..., 'q_proj': ...}, 'ffn': {'fc1': ..., 'fc2': ...}}"
     )
 
 
 def find_branches(layer: nn.Module, layout: Layout) -> tuple[WideBranch, ...]:
-    """Return the branches of a layer, or none if it does not have this layout."""
+    """Return the branches of a layer, or an empty tuple if the layer does not match the layout."""
     branches = []
     for sublayer in Sublayer:
-        parts = layout.get(sublayer.value)
-        if parts is None:
+        parts = {
+            role: (paths,) if isinstance(paths, str) else paths
+            for role, paths in layout.get(sublayer.value, {}).items()
+        }
+        if not parts:
             continue
         roles = (Role.FC1, Role.FC2) if sublayer is Sublayer.FFN else tuple(Role)[:4]
         maps: dict[str, tuple[Role, nn.Linear]] = {}
-        homes = [home for path in _paths(parts.get("branch", ())) if (home := _at(layer, path))]
+        homes = [home for path in parts.get("branch", ()) if (home := _at(layer, path))]
         for role in roles:
-            paths = _paths(parts.get(role.value, ()))
+            paths = parts.get(role.value, ())
             linears = {path: each for path in paths if (each := linear_at(layer, path))}
             for path, linear in linears.items():
                 kind = kind_of(sublayer, role)
@@ -149,10 +152,6 @@ def find_branches(layer: nn.Module, layout: Layout) -> tuple[WideBranch, ...]:
     return tuple(branches)
 
 
-def _paths(names: Names) -> Sequence[str]:
-    return (names,) if isinstance(names, str) else names
-
-
 def _at(layer: nn.Module, path: str) -> Any:
     """Return the module at a path of attributes, or None."""
     module: Any = layer
@@ -161,18 +160,11 @@ def _at(layer: nn.Module, path: str) -> Any:
             module = module._modules.get(part)
         else:
             module = getattr(module, part, None)
-        if module is None:
-            return None
     return module
 
 
-def _has(layer: nn.Module, path: str) -> bool:
-    """Return True if there is a module or a linear map at a path."""
-    return _at(layer, path) is not None or linear_at(layer, path) is not None
-
-
 def linear_at(layer: nn.Module, path: str) -> nn.Linear | None:
-    """Return the linear map at a path as a torch module in the same memory, or None."""
+    """Return the linear map at a path as an nn.Linear that shares its memory, or None."""
     name, _, block = path.partition(":")
     module, prefix = _at(layer, name), ""
     if module is None:
@@ -181,7 +173,7 @@ def linear_at(layer: nn.Module, path: str) -> nn.Linear | None:
     weight, bias = (getattr(module, f"{prefix}{part}", None) for part in ("weight", "bias"))
     if not isinstance(weight, Tensor) or weight.dim() != 2:
         return None
-    if type(module).__name__ == "Conv1D":  # GPT-2's, which keeps the transpose
+    if type(module).__name__ == "Conv1D":  # GPT-2's, which stores the transpose
         weight = weight.t()
     if block:
         number, count = map(int, block.split("/"))

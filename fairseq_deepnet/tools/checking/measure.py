@@ -1,10 +1,10 @@
-"""Measurements of a Transformer by running it, independent of its attributes.
+"""Measurements of a Transformer's forward pass, independent of its attributes.
 
-`fit_residuals` gives every layer a random input, in float64 and evaluation mode. Hooks record what
-enters and leaves branches and norms, and z = a x + c b is solved by least squares: x is the stream
-before a sublayer, b the branch's output, z the input of LayerNorm where that follows the sum, else
-the stream after the sublayer. So alpha is the factor of the stream. `run_model` runs the unchanged
-model, for the input of each layer.
+`fit_residuals` gives every layer a random input, in float64 and evaluation mode. Hooks record the
+inputs and outputs of branches and norms, and least squares solves z = a x + c b. x is the stream
+before a sublayer and b the branch's output. z is LayerNorm's input if LayerNorm follows the sum,
+otherwise the stream after the sublayer. So a is the measured alpha. `run_model` records each
+layer's input in the unchanged model.
 
 Shapes: n = tokens of the batch, C = channels; recorded tensors are flattened to [n, C].
 """
@@ -25,27 +25,26 @@ from fairseq_deepnet.anatomy import Layer, Stack
 from fairseq_deepnet.schemes import NormPlacement, Residual, ResidualScheme
 
 SAME: Final = 1e-5
-"""Largest relative distance of equal tensors: some layers compute a part in float32."""
+"""Largest relative distance between equal tensors, as some layers compute a part in float32."""
 
 SOURCE, TARGET, SENTENCES, FIRST_WORD = 11, 13, 4, 4  # of the random batch
 
 Calls = dict[nn.Module, list[list[Tensor]]]
-"""Input and output, [n, C] each, of every call of a module."""
+"""Input and output, [n, C] each, of every call to a module."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """z = a x + c b, fitted to one sublayer.
+    """Least-squares fit of z = a x + c b for one sublayer.
 
     Args:
         norm: position of LayerNorm; None for an unknown position.
-        residual: a, the least and the greatest of the channels.
-        branch: c, the same.
-        bottom: factor of the layer's input if that is also added, else 0.
-        inner: factor of the output of a LayerNorm before the branch.
-        error: residue of least squares, relative to z.
-        x, b, z, entry: [n, C]; `entry` is the input of the branch.
-        normed: the output of its LayerNorm, [n, C].
+        residual, branch: a and c, each as the smallest and largest value over channels.
+        bottom: factor of the layer's input if the sum includes this input, else 0.
+        inner: factor between a LayerNorm's output and the branch's input.
+        error: residual error of least squares, relative to z.
+        x, b, z, entry: [n, C]; `entry` is the branch's input.
+        normed: output of the sublayer's LayerNorm, [n, C].
     """
 
     norm: NormPlacement | None
@@ -71,18 +70,20 @@ class LayerFit:
 
 
 def random_batch(model: nn.Module, stacks: Sequence[Stack]) -> dict[str, Tensor]:
-    """Draw tokens for the arguments of the model's forward, without padding."""
-    sizes = []
-    for stack in stacks:
-        if stack.table is None:
-            raise ValueError(f"{stack.name} has no embed_tokens")
-        sizes.append(int(stack.table.num_embeddings))
+    """Draw random tokens without padding, as keyword arguments of the model's forward.
+
+    Raises:
+        ValueError: if the stacks have no embed_tokens.
+    """
+    sizes = [stack.table.num_embeddings for stack in stacks if stack.table is not None]
+    if not sizes:
+        raise ValueError(f"{type(model).__name__} has no embed_tokens in its stacks")
     source = torch.randint(FIRST_WORD, sizes[0], (SENTENCES, SOURCE))
     target = torch.randint(FIRST_WORD, sizes[-1], (SENTENCES, TARGET))
     lengths = torch.full((SENTENCES,), SOURCE)
     batch = {"src_tokens": source, "src_lengths": lengths, "prev_output_tokens": target}
-    wanted = inspect.signature(model.forward).parameters
-    return {name: value for name, value in batch.items() if name in wanted}
+    parameters = inspect.signature(model.forward).parameters
+    return {name: value for name, value in batch.items() if name in parameters}
 
 
 def rms(x: Tensor) -> float:
@@ -96,7 +97,7 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 
 def first_tensor(output: Any) -> Tensor:
-    """Return the output of a module, or the first tensor in it."""
+    """Return a module's output, or the first tensor in a nested output."""
     while not isinstance(output, Tensor):
         output = next(iter(output.values())) if isinstance(output, dict) else output[0]
     return output
@@ -106,14 +107,15 @@ def first_tensor(output: Any) -> Tensor:
 def recording(
     modules: Iterable[nn.Module], randomised: Container[nn.Module] = ()
 ) -> Iterator[Calls]:
-    """Record the calls of modules.
+    """Record calls to modules.
 
-    Those in `randomised` get a random input, so that faults in lower layers do not affect them.
+    Modules in `randomised` receive a random input, so that faults in lower layers do not affect
+    their calls.
     """
     calls: Calls = defaultdict(list)
 
     def flat(x: Tensor) -> Tensor:
-        # a copy: layers may continue with their tensor in place
+        # a copy, as layers may modify their tensors in place
         return x.detach().reshape(-1, x.size(-1)).clone()
 
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -139,19 +141,19 @@ def recording(
 
 
 def run_on(model: nn.Module, batch: Any) -> Tensor:
-    """Run a model on keywords, on several arguments, or on one; return the first output."""
+    """Run a model on a mapping, a tuple or list, or one argument; return the first tensor."""
     if isinstance(batch, Mapping):
         return first_tensor(model(**batch))
     return first_tensor(model(*batch) if isinstance(batch, tuple | list) else model(batch))
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Return True if a leaf's class name contains 'norm'."""
+    """Return True for a module without children whose class name contains "norm"."""
     return "norm" in type(module).__name__.lower() and not any(module.children())
 
 
 def norms_of(layer: Layer) -> list[nn.Module]:
-    """Return the norms that belong to the branches of a layer, in any order."""
+    """Return the norms of a layer's branches, in any order."""
     norms = [branch.norm for branch in layer.branches if branch.norm is not None]
     within = {part for branch in layer.branches for part in branch.entry.modules()}
     beside = [part for part in layer.module.modules() if is_norm(part) and part not in within]
@@ -165,7 +167,7 @@ def run_model(
     """Run the model unchanged.
 
     Returns:
-        for each stack the input and output of each layer, and True if a norm follows the stack.
+        for each stack, each layer's input and output, and True if a norm follows the stack.
 
     Raises:
         ValueError: if the forward pass does not reach a layer.
@@ -187,10 +189,10 @@ def run_model(
 
 
 def fit_residuals(model: nn.Module, stacks: Sequence[Stack], batch: Any) -> list[list[LayerFit]]:
-    """Fit every sublayer of the layers of each stack.
+    """Fit every sublayer of each stack.
 
-    The model must be in float64 and evaluation mode. Its linear maps of zeros get random weights:
-    zeros hide what follows them.
+    The model must be in float64 and evaluation mode. Linear maps whose weights are all zero get
+    random weights, because zeros would hide the branch's factor.
 
     Raises:
         ValueError: if the forward pass does not reach a branch.
@@ -209,10 +211,10 @@ def fit_residuals(model: nn.Module, stacks: Sequence[Stack], batch: Any) -> list
 
 
 def fit_layer(layer: Layer, norms: Sequence[nn.Module], calls: Calls) -> LayerFit:
-    """Fit the sublayers of a layer.
+    """Fit a layer's sublayers.
 
-    In Pre-LN and in Post-LN a branch reads the output of a norm. The stream that is added to the
-    branch's output is the input of that norm in Pre-LN and its output in Post-LN.
+    In Pre-LN and in Post-LN, a branch reads a norm's output. The stream to which the branch's
+    output is added is that norm's input in Pre-LN and its output in Post-LN.
     """
     whole = calls[layer.module].pop(0)
     entries, outputs = [], []
@@ -223,99 +225,101 @@ def fit_layer(layer: Layer, norms: Sequence[nn.Module], calls: Calls) -> LayerFi
         last = first if branch.exit is branch.entry else calls[branch.exit].pop(0)
         entries.append(first[0])
         outputs.append(last[1])
-    normings = {norm: calls[norm].pop(0) for norm in norms if calls[norm]}
-    # the input of each branch and the output of the layer, with the norms that they come from
+    norm_calls = {norm: calls[norm].pop(0) for norm in norms if calls[norm]}
+    # each branch's input and the layer's output, with the norms that produced these tensors
     bottom, top = (x[:, : outputs[-1].size(-1)] for x in whole)
     reads = [*entries, top]
-    giving = [
-        next((norm for norm, call in normings.items() if times(call[1], read)), None)
+    sources = [
+        next((norm for norm, call in norm_calls.items() if times(call[1], read)), None)
         for read in reads
     ]
     sums = [
-        read if norm is None else normings[norm][0]
-        for norm, read in zip(giving, reads, strict=True)
+        read if norm is None else norm_calls[norm][0]
+        for norm, read in zip(sources, reads, strict=True)
     ]
     is_pre = []
-    for i, (norm, b) in enumerate(zip(giving, outputs, strict=False)):
+    for i, (norm, b) in enumerate(zip(sources, outputs, strict=False)):
         # a scheme may also add the layer's input, which is x for the first branch
-        others = [b, bottom] if i else [b]
-        errors = [_left(sums[i + 1], x, *others) for x in (sums[i], reads[i])]
+        terms = [sums[i + 1], b, bottom] if i else [sums[i + 1], b]
+        errors = [
+            solve(*(tensor.reshape(1, -1) for tensor in (*terms, x)))[1]
+            for x in (sums[i], reads[i])
+        ]
         is_pre.append(norm is not None and errors[0] < errors[1])
     is_pre.append(False)
     streams = [sums[i] if pre else reads[i] for i, pre in enumerate(is_pre)]
-    taken = [
-        giving[i] if is_pre[i] else None if is_pre[i + 1] else giving[i + 1]
+    norms_used = [
+        sources[i] if is_pre[i] else None if is_pre[i + 1] else sources[i + 1]
         for i in range(len(outputs))
     ]
-    unused = [norm for norm in normings if norm not in taken]
+    unused = [norm for norm in norm_calls if norm not in norms_used]
     fits = []
-    for i, (branch, norm) in enumerate(zip(layer.branches, taken, strict=True)):
+    for i, (branch, norm) in enumerate(zip(layer.branches, norms_used, strict=True)):
         placement: NormPlacement | None = NormPlacement.NONE
         z, inner = streams[i + 1], 0.0
         if norm is not None and is_pre[i]:
-            placement, inner = NormPlacement.PRE, times(normings[norm][1], entries[i])
+            placement, inner = NormPlacement.PRE, times(norm_calls[norm][1], entries[i])
         elif norm is not None:
-            placement, z = NormPlacement.POST, normings[norm][0]
+            placement, z = NormPlacement.POST, norm_calls[norm][0]
         elif unused:
             norm = branch.norm if branch.norm in unused else unused[0]
             unused.remove(norm)
             placement = None
         fitted = fit(placement, streams[i], outputs[i], z, streams[0])
-        normed = None if norm is None else normings[norm][1]
+        normed = None if norm is None else norm_calls[norm][1]
         fits.append(dataclasses.replace(fitted, inner=inner, entry=entries[i], normed=normed))
     return LayerFit(fits, *whole)
 
 
-def _left(z: Tensor, *terms: Tensor) -> float:
-    """Return the residue of z after least squares on other tensors."""
-    columns = torch.stack([*terms, torch.ones_like(z)], dim=-1).flatten(0, 1)
-    z = z.reshape(-1, 1)
-    return float((columns @ torch.linalg.lstsq(columns, z).solution - z).norm())
-
-
 def times(a: Tensor, b: Tensor) -> float:
-    """Return the factor f of b = f a, or 0 if there is none."""
+    """Return the factor f in b = f a, or 0 if no such factor exists."""
     factor = float((a * b).sum() / a.square().sum())
     return factor if same(factor * a, b) else 0.0
+
+
+def solve(z: Tensor, *terms: Tensor) -> tuple[Tensor, float]:
+    """Solve z = factors x terms + constant by least squares; G groups have separate factors.
+
+    Args:
+        z, terms: [G, n]
+
+    Returns:
+        factors and constant, [G, terms + 1], and the norm of the error relative to z.
+    """
+    columns = torch.stack([*terms, torch.ones_like(z)], dim=-1)
+    factors = torch.linalg.lstsq(columns, z.unsqueeze(-1)).solution.squeeze(-1)
+    error = (columns @ factors.unsqueeze(-1)).squeeze(-1) - z
+    return factors, float(error.norm() / z.norm())
 
 
 def fit(norm: NormPlacement | None, x: Tensor, b: Tensor, z: Tensor, bottom: Tensor) -> Fit:
     """Solve z = a x + c b + d.
 
-    If one a and c for all channels are not exact, try one per channel, then an additional multiple
-    of the layer's input `bottom`.
+    If one a and c for all channels are not exact, try one per channel, then add a multiple of the
+    layer's input `bottom`.
     """
-    solve, weight = torch.linalg.lstsq, 0.0
-    columns = torch.stack([x, b, torch.ones_like(x)], dim=-1)
-    # [1, 3]
-    factors = solve(columns.flatten(0, 1), z.reshape(-1, 1)).solution.t()
-    fitted = columns @ factors[0]
-    if not same(fitted, z):
-        # [C, n, 3] and [C, n, 1] -> [C, 3, 1]
-        each = solve(columns.transpose(0, 1), z.t().unsqueeze(-1)).solution
-        by_channel = (columns.transpose(0, 1) @ each).squeeze(-1).t()
-        if same(by_channel, z):
-            factors, fitted = each.squeeze(-1), by_channel
-    if not same(fitted, z):
-        columns = torch.cat([columns, bottom.unsqueeze(-1)], dim=-1)
-        wider = solve(columns.flatten(0, 1), z.reshape(-1, 1)).solution.t()
-        if same(columns @ wider[0], z):
-            factors, fitted, weight = wider, columns @ wider[0], float(wider[0, 3])
+    together = [tensor.reshape(1, -1) for tensor in (z, x, b, bottom)]
+    factors, error = solve(*together[:3])
+    for terms in ([z.t(), x.t(), b.t()], together):
+        if error > SAME:
+            attempt = solve(*terms)
+            factors, error = attempt if attempt[1] <= SAME else (factors, error)
+    weight = float(factors[0, 2]) if factors.size(1) == 4 else 0.0
     a, c = ((float(v.min()), float(v.max())) for v in (factors[:, 0], factors[:, 1]))
-    return Fit(norm, a, c, weight, 0.0, float((fitted - z).norm() / z.norm()), x, b, z, x, None)
+    return Fit(norm, a, c, weight, 0.0, error, x, b, z, x, None)
 
 
 @torch.no_grad()
 def expected_layer(
     residuals: Sequence[Residual], scheme: ResidualScheme, measured: LayerFit
 ) -> LayerFit:
-    """Fit a scheme's residuals, given the same streams, branches and LayerNorms."""
+    """Fit a scheme's residuals to a measured layer's streams, branch outputs and LayerNorms."""
     width = measured.sublayers[0].x.size(-1)
     stream: Any = measured.input[:, : scheme.streams * width]
     fits: list[Fit] = []
     for residual, actual in zip(residuals, measured.sublayers, strict=True):
         residual.double()
-        if fits:  # an error in a lower sublayer is reported there only
+        if fits:  # an error in a lower sublayer is reported only there
             stream = actual.x if isinstance(stream, Tensor) else (actual.x, *stream[1:])
         summed: list[Tensor] = []
 

@@ -1,4 +1,4 @@
-"""Compare a model with a claim: one pipeline for our models and for any torch module."""
+"""Comparison of a model with a claim, for our models and for any torch module."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fairseq_deepnet.tools.checking.layouts import Layout, find_layers
 from fairseq_deepnet.tools.checking.measure import Fit, LayerFit, same
 
 LEARNED: Final = "learned"
-
+YES_NO: Final = {True: "yes", False: "no"}
 NORM_TEXTS: Final = {
     NormPlacement.POST: "after the sum",
     NormPlacement.PRE: "before the branch",
@@ -45,20 +45,20 @@ def check(
     layers: str | Layout | None = None,
     trained: bool = False,
 ) -> Findings:
-    """Measure any model and compare it with a scheme; the model is not changed.
+    """Measure any model and compare it with a scheme, without changing the model.
 
-    The measurements are the factor of the residual, the position of LayerNorm, and the initial
-    weights and biases of the linear maps.
+    The measurements are the residual's factor, LayerNorm's position, and the initial weights and
+    biases of the linear maps.
 
     Args:
-        model: with separate linear maps, or maps in equal blocks of rows.
-        batch: arguments of its forward, without padding: a mapping, a tuple, or one tensor.
+        model: has separate linear maps, or combined maps with equal blocks of rows.
+        batch: arguments of the model's forward, without padding: a mapping, a tuple, or one tensor.
         claims: name of a residual scheme.
         layers: name of a style, or a `Layout`; None tries all styles.
-        trained: True if the weights are not initial weights; they are not judged then.
+        trained: True for weights that are no longer initial, which are not judged.
 
     Returns:
-        the findings: `is_fine` and `faults`; `print` shows the report.
+        the findings, with `is_fine` and `faults`. Printing the findings shows the report.
 
     Raises:
         ValueError: for an unknown claim or style, and if there are no layers.
@@ -69,8 +69,7 @@ def check(
     )
     stacks = find_layers(model, layers)
     depths = Depths(*(sum(len(s.layers) for s in stacks if s.side is side) for side in Side))
-    scheme = scheme_class(claims)(depths)
-    schemes = {stack.side: scheme for stack in stacks}
+    schemes = {stack.side: scheme_class(claims)(depths) for stack in stacks}
     claim = Claim(schemes, schemes, f"claims={claims!r} says")
     return compare(model, stacks, claim, batch, type(model).__name__, trained)
 
@@ -86,9 +85,9 @@ def compare(
     """Compare a model with a claim; the model is not usable afterwards.
 
     Args:
-        batch: arguments of its forward; None draws tokens for a model of ours or fairseq's.
+        batch: arguments of the model's forward; None draws tokens for our or fairseq's models.
         subject: description of the model.
-        trained: True if its weights have changed, so that they cannot be judged.
+        trained: True for weights that are no longer initial, which are not judged.
 
     Raises:
         ValueError: if a parameter is not finite or the forward pass does not reach a layer.
@@ -101,26 +100,18 @@ def compare(
     batch = measure.random_batch(model, stacks) if batch is None else batch
     passes = measure.run_model(model, stacks, batch)
     fits = measure.fit_residuals(model, stacks, batch)
-    findings = Findings(subject, claim.text, 0, not trained, [], [])
-    findings.parameters = sum(parameter.numel() for parameter in model.parameters())
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    findings = Findings(subject, claim.text, parameters, not trained, [], [])
     for stack, (beta, rows, faults), (streams, normed), layers in zip(
         stacks, weights, passes, fits, strict=True
     ):
         scheme, name = claim.schemes[stack.side], stack.side.value
         facts, residual_faults = check_residuals(stack, layers, scheme, findings.judged)
-        due = normed if claim.final_norms is None else claim.final_norms[stack.side]
-        after = {True: ", and after the stack", False: ""}
-        norms = ", ".join(
-            dict.fromkeys(NORM_TEXTS[f.norm] for lay in layers for f in lay.sublayers)
-        )
-        wanted = NORM_TEXTS[scheme.norm] + after[due and claim.final_norms is not None]
-        facts[1:1] = [beta, Fact("LayerNorm", norms + after[normed], wanted)]
+        norms, final_faults = check_norms(stack, layers, claim, normed)
+        facts[1:1] = [beta, *norms]
         own = claim.scheme_text(stack.side)
         findings.sides.append(StackFindings(stack.side, own, len(stack.layers), facts, rows))
-        faults += residual_faults + check_inputs(stack, scheme, streams)
-        if normed is not due:
-            words = {True: "a LayerNorm after the stack", False: "no LayerNorm after the stack"}
-            faults.append(Fault("norms", f"{name} output", words[normed], words[due]))
+        faults += residual_faults + check_inputs(stack, scheme, streams) + final_faults
         norm = getattr(stack.module, "layernorm_embedding", None)
         if claim.final_norms is not None and scheme.embedding_norm and norm is None:
             text = "LayerNorm after the embeddings"
@@ -129,13 +120,37 @@ def compare(
     return findings
 
 
+def check_norms(
+    stack: Stack, layers: Sequence[LayerFit], claim: Claim, normed: bool
+) -> tuple[list[Fact], list[Fault]]:
+    """Compare LayerNorm's position in the layers, and whether one follows the stack.
+
+    The position in the layers is part of the residual's formula, which has its own faults.
+    """
+    scheme = claim.schemes[stack.side]
+    positions = dict.fromkeys(NORM_TEXTS[f.norm] for layer in layers for f in layer.sublayers)
+    measured, expected = ", ".join(positions), NORM_TEXTS[scheme.norm]
+    due, judged = scheme.norm is NormPlacement.PRE, claim.final_norms is not None
+    if claim.final_norms is not None:
+        due = claim.final_norms[stack.side]
+    fine = (normed is due) or (False if judged else None)
+    final = YES_NO[due] + (" (not judged)" if fine is None else "")
+    facts = [
+        Fact("LayerNorm", measured, expected, measured == expected),
+        Fact("LayerNorm after the stack", YES_NO[normed], final, fine),
+    ]
+    texts = {True: "a LayerNorm after the stack", False: "no LayerNorm after the stack"}
+    fault = Fault("norms", f"{stack.side.value} output", texts[normed], texts[due])
+    return facts, [fault] if fine is False else []
+
+
 def check_residuals(
     stack: Stack, layers: Sequence[LayerFit], scheme: ResidualScheme, judged: bool
 ) -> tuple[list[Fact], list[Fault]]:
     """Compare sublayers with the scheme's residuals for the same stream and branch.
 
     Returns:
-        alpha, the formula of each sublayer, and the faults.
+        alpha, each sublayer's formula, and the faults.
     """
     sublayers = tuple(branch.sublayer for branch in stack.layers[0].branches)
     width = stack.layers[0].branches[-1].linears[Role.FC2].out_features
@@ -147,12 +162,7 @@ def check_residuals(
         expected_layers.append(measure.expected_layer(own, scheme, layer))
     judged |= not learned
     fits, due = ([layer.sublayers for layer in each] for each in (layers, expected_layers))
-    alphas = (
-        factor([fit.residual for layer in each for fit in layer]).strip() or "1"
-        for each in (fits, due)
-    )
-    facts = [Fact("alpha", next(alphas), next(alphas) if judged else LEARNED)]
-    groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    facts, groups = [], defaultdict(list)
     for position, sublayer in enumerate(sublayers):
         have, want = ([layer[position] for layer in each] for each in (fits, due))
         off = [
@@ -164,20 +174,26 @@ def check_residuals(
         facts.append(Fact(sublayer.value, formula(have), expected, not off))
         if off:
             texts = (formula([each[index] for index in off]) for each in (have, want))
-            groups[inside(off, len(fits)), next(texts), next(texts)].append(sublayer.value)
+            groups[inside(off, len(fits)), *texts].append(sublayer.value)
     faults = [
-        Fault("residual", f"{stack.side.value} {', '.join(names)}{where}", measured, wanted)
-        for (where, measured, wanted), names in groups.items()
+        Fault("residual", f"{stack.side.value} {', '.join(names)}{where}", measured, expected)
+        for (where, measured, expected), names in groups.items()
     ]
+    measured, expected = (
+        factor([fit.residual for layer in each for fit in layer]).strip() or "1"
+        for each in (fits, due)
+    )
+    fine = not faults or measured == expected
+    alpha = Fact("alpha", measured, *((expected, fine) if judged else (LEARNED, None)))
     pairs = zip(layers, expected_layers, strict=True)
     if judged and not all(same(a.output[:, width:], b.output[:, width:]) for a, b in pairs):
         where = f"{stack.side.value} layers, beside x"
         faults.append(Fault("inputs", where, "other streams", scheme.name))
-    return facts, faults
+    return [alpha, *facts], faults
 
 
 def formula(fits: Sequence[Fit]) -> str:
-    """Return a sublayer of all layers, such as `LN(1.999 x + G(x))`; ranges if layers differ."""
+    """Return the formula of sublayers, such as `LN(1.999 x + G(x))`, with ranges if they differ."""
     norms = list(dict.fromkeys(fit.norm for fit in fits))
     if len(norms) > 1:
         return " or ".join(formula([f for f in fits if f.norm is norm]) for norm in norms)
@@ -195,7 +211,7 @@ def formula(fits: Sequence[Fit]) -> str:
 
 
 def factor(ends: Sequence[tuple[float, float]]) -> str:
-    """Return `1.999 `, `1.2..3.4 `, or nothing for 1."""
+    """Return a factor such as `1.999 ` or `1.2..3.4 `, or an empty string for 1."""
     least, greatest = min(low for low, _ in ends), max(high for _, high in ends)
     texts = [f"{value:.4g}" for value in (least, greatest)]
     texts = list(dict.fromkeys("0" if abs(float(text)) < measure.SAME else text for text in texts))
@@ -205,11 +221,13 @@ def factor(ends: Sequence[tuple[float, float]]) -> str:
 def check_inputs(
     stack: Stack, scheme: ResidualScheme, streams: Sequence[Sequence[Tensor]]
 ) -> list[Fault]:
-    """Compare the inputs of layers with the output of the layer below, or the due combination."""
+    """Compare the layers' inputs with the output of the layer below, or a scheme's combination."""
     plain = all(same(below[1], above[0]) for below, above in pairwise(streams))
     due = scheme.build_combination(stack.side, streams[0][0].size(-1)) is None
     if len(streams) < 2 or plain is due:
         return []
-    text = "each reads the output of the one below" if plain else "read more than the layer below"
-    wanted = "the output of the one below" if due else "a combination of all outputs below"
-    return [Fault("inputs", f"{stack.side.value} layers", text, wanted)]
+    texts = {
+        True: "inputs are the output of the layer below",
+        False: "inputs are a combination of all outputs below",
+    }
+    return [Fault("inputs", f"{stack.side.value} layers", texts[plain], texts[due])]
