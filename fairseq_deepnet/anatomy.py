@@ -15,7 +15,6 @@ from torch import nn
 from .schemes import NormPlacement, Role, Side, Sublayer
 
 ATTENTION_ROLES = (Role.Q_PROJ, Role.K_PROJ, Role.V_PROJ, Role.OUT_PROJ)
-TABLE = "embed_tokens"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Stack:
     @property
     def table(self) -> nn.Embedding | None:
         """Token embeddings, or None."""
-        table = getattr(self.module, TABLE, None)
+        table = getattr(self.module, "embed_tokens", None)
         return table if isinstance(table, nn.Embedding) else None
 
     def linears(self) -> Iterator[tuple[int, Branch, Role, nn.Linear]]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +29,7 @@ from .divergence import watch
 from .errors import ConfigurationError
 from .footprint import FULLY_SHARDED
 from .monitoring.instruments import OF_SPLIT
-from .monitoring.monitor import Monitor, monitor_settings
+from .monitoring.monitor import Monitor, monitored_quantities
 from .monitoring.records import run_folder
 from .observers import Observer
 from .optim.half_precision import improve
@@ -430,17 +429,16 @@ def _build_instruments(trainer: DeepNetTrainer) -> list[Observer]:
         schedule, length = cfg.lr_scheduler, cfg.optimization.max_update
         for warning in misfits(getattr(schedule, "_name", None), schedule, length):
             logger.warning(warning)
-    settings = monitor_settings(cfg.model)
-    if settings is not None and cfg.distributed_training.ddp_backend == FULLY_SHARDED:
-        unavailable = [name for name in settings.quantities if name not in OF_SPLIT]
-        available = tuple(name for name in settings.quantities if name in OF_SPLIT)
-        settings = replace(settings, quantities=available) if available else None
+    quantities = monitored_quantities(cfg.model)
+    if cfg.distributed_training.ddp_backend == FULLY_SHARDED:
+        unavailable = [name for name in quantities if name not in OF_SPLIT]
+        quantities = tuple(name for name in quantities if name in OF_SPLIT)
         if unavailable:
             logger.warning("not monitored because the model is sharded: %s", ", ".join(unavailable))
-    if settings is not None and trainer.is_data_parallel_master:
-        observers.append(Monitor(settings, trainer, folder))
+    if quantities and trainer.is_data_parallel_master:
+        observers.append(Monitor(quantities, trainer, folder))
     # after the monitor: they may end the run, and the update's record must be written
-    return observers + watch.observers(watch.watch_settings(cfg.model), trainer, folder)
+    return observers + watch.observers(trainer, folder)
 
 
 def install() -> None:

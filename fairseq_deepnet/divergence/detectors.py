@@ -1,8 +1,8 @@
-"""Detectors of divergence: each receives a series and holds its current finding.
+"""Detectors of divergence, each of which receives a series of numbers.
 
-They do not depend on fairseq, files or policies. `finding` is the current problem, or None if there
-is none or it has passed. Losses are in bits per token, without label smoothing if the criterion
-logs that.
+A detector's `finding` is the current problem, or None if there is no problem or it has passed.
+Detectors do not depend on fairseq, files or policies. Losses are in bits per token, without label
+smoothing if the criterion logs the unsmoothed loss.
 """
 
 from __future__ import annotations
@@ -18,51 +18,38 @@ import torch
 
 from .events import LEARNT, Event, Kind, Region, region_text
 
-WINDOW: Final = 50
-"""Number of losses before a spike, to compare it with."""
-RECENT: Final = 5
-"""Number of losses whose median is a spike: one or two bad batches are no divergence."""
-LEAST: Final = 10
-"""Minimum number of losses in the window."""
+WINDOW: Final = 50  # losses before a spike, for comparison
+RECENT: Final = 5  # losses whose median is a spike: one or two bad batches are no divergence
+LEAST: Final = 10  # minimum number of losses in the window
 SIGMAS: Final = 8.0
-"""Standard deviations, of a mean of RECENT losses, above the window's mean. They are estimated from
-a window: 6 gave a false alarm in 100,000 updates of Gaussian noise, 8 none."""
-EARLY: Final = 3.0
-"""Bits above the very first loss that are a spike while the window has too few losses."""
-FLOOR: Final = 0.5
-"""Minimum spike in bits above the window's mean, however even the losses were."""
-RISE: Final = 1.0
-"""Rise of the loss above its lowest value, in bits per token."""
+"""Standard deviations, of a mean of RECENT losses, above the window's mean. The window gives their
+estimate: in 100,000 updates of Gaussian noise, 6 raised a false alarm and 8 raised none."""
+EARLY: Final = 3.0  # spike in bits above the very first loss, until the window has LEAST losses
+FLOOR: Final = 0.5  # minimum spike in bits above the window's mean, however even the losses were
+RISE: Final = 1.0  # rise of the loss above its lowest value, in bits per token
 AS_LOW: Final = 3.0
 """Standard deviations, of a mean of WINDOW losses, within which a window counts as the lowest. A
-slow rise starts after the last such window, not after the one that noise made the lowest."""
+slow rise starts after the last such window, not after the window with the lowest noise."""
 
-STALL_WINDOW: Final = 200
-"""Updates after the warm-up within which a model must learn something."""
-ENOUGH: Final = 10
-"""Tokens per distinct token that are needed to estimate frequencies."""
+STALL_WINDOW: Final = 200  # updates after warm-up within which a model must learn something
+ENOUGH: Final = 10  # tokens per distinct token that are needed to estimate frequencies
 
 VANISHED: Final = 1e-4
 """Ratio of a stack's lowest to its highest gradient norm below which gradients have vanished.
 Post-LN with 18 layers starts at 4e-3 (paper, Fig. 4(d), and measured at 64/128/2)."""
 NEGLIGIBLE: Final = 1e-2
-"""The same ratio for the layers to name: the paper's Fig. 4(d) shows lower ones as zero."""
-CONFIRMED: Final = 3
-"""Number of consecutive looks that confirm vanished gradients."""
-DEEP: Final = 4
-"""Minimum number of layers of a stack in which gradients can vanish."""
+"""The same ratio for layers named in the event; the paper's Fig. 4(d) shows lower ones as zero."""
+CONFIRMED: Final = 3  # consecutive checks that confirm vanished gradients
+DEEP: Final = 4  # minimum number of layers of a stack in which gradients can vanish
 
-SETTLED: Final = 20
-"""Updates before fp16's loss scale has settled; earlier halvings are ignored."""
-HALVINGS: Final = 7
-"""Number of halvings within TRIES that is a collapse."""
+SETTLED: Final = 20  # updates before fp16's loss scale has settled; earlier halvings are ignored
+HALVINGS: Final = 7  # number of halvings within TRIES that counts as a collapse
 TRIES: Final = 100
-NEAR_MINIMUM: Final = 16.0
-"""Multiple of the minimum, at which fairseq gives up, below which the loss scale has collapsed."""
+NEAR_MINIMUM: Final = 16.0  # multiple of the minimum below which the loss scale has collapsed
 
 
 class LossSpike:
-    """The loss rose: suddenly (RECENT losses against the WINDOW before), or by RISE over time."""
+    """Detector of a loss that rises suddenly (RECENT losses after WINDOW), or slowly by RISE."""
 
     def __init__(self) -> None:
         self.finding: Event | None = None
@@ -84,7 +71,7 @@ class LossSpike:
         if self.finding is not None:
             if now <= self._level:
                 self.finding = None
-                self._lowest = math.inf  # what is learnt after a spike is measured again
+                self._lowest = math.inf  # measure the lowest loss again after a spike
             return
 
         def onset(usual: float) -> int:
@@ -111,12 +98,11 @@ class LossSpike:
     def _report(self, started: int, rose: str, before: float, loss: float, how: str) -> None:
         self._level = before + FLOOR
         what = f"the loss {rose} from {before:.2f} to {loss:.2f} bits per token{how}"
-        values = {"loss": loss, "before": before}
-        self.finding = Event(Kind.LOSS_SPIKE, started, what, values=values)
+        self.finding = Event(Kind.LOSS_SPIKE, started, what, {}, {"loss": loss, "before": before})
 
 
 class Stalled:
-    """After this number of updates past the warm-up, the model is still at the unigram level."""
+    """Detector of a model that stays at the unigram level after warm-up."""
 
     def __init__(self, warmup: int) -> None:
         self.finding: Event | None = None
@@ -131,7 +117,7 @@ class Stalled:
             self._losses.append((update, loss))
 
     def judge(self, level: float | None) -> None:
-        """Compare with the unigram level, in bits per token, or None if it is unknown."""
+        """Compare the losses with the unigram level in bits per token; None means unknown."""
         if self.learnt or len(self._losses) < STALL_WINDOW:
             return
         updates, losses = zip(*self._losses, strict=True)
@@ -140,7 +126,7 @@ class Stalled:
         if earlier - later >= LEARNT:
             self._since = None
         elif self._since is None:
-            self._since = updates[0]  # also if the level becomes known much later
+            self._since = updates[0]  # the level may become known much later
         if level is None:
             return
         self.learnt = later < level - LEARNT
@@ -149,35 +135,29 @@ class Stalled:
         elif self.finding is None:
             what = f"the loss stalls at {later:.2f} bits per token; a unigram model has {level:.2f}"
             values = {"loss": later, "unigram": level}
-            self.finding = Event(Kind.STALLED, self._since, what, values=values)
+            self.finding = Event(Kind.STALLED, self._since, what, {}, values)
 
 
 class Unigram:
-    """Loss of a unigram model of the targets seen so far.
+    """Loss of a unigram model of the targets seen so far, from fairseq's target dictionary."""
 
-    Args:
-        symbols: V, entries of the target dictionary
-        pad: index of the padding symbol
-    """
-
-    def __init__(self, symbols: int, pad: int) -> None:
-        self.counts = torch.zeros(symbols, dtype=torch.int64)
-        self._pad = pad
+    def __init__(self, dictionary: Any) -> None:
+        self.counts = torch.zeros(len(dictionary), dtype=torch.int64)
+        self._pad = dictionary.pad()
 
     def add(self, samples: Sequence[Any]) -> None:
         """Count the targets, [B, T], of an update's micro-batches."""
         for sample in samples:
-            target = sample.get("target") if isinstance(sample, Mapping) else None
-            if isinstance(target, torch.Tensor):
-                flat = target.reshape(-1).cpu()
-                self.counts += torch.bincount(flat, minlength=len(self.counts))
+            target = (sample or {}).get("target")  # a process without a batch has no sample
+            if target is not None:
+                self.counts += torch.bincount(target.cpu().flatten(), minlength=len(self.counts))
         self.counts[self._pad] = 0
 
     def level(self) -> float | None:
-        """Return their entropy in bits per token (Miller and Madow); None with too few tokens.
+        """Return the targets' entropy in bits per token, or None if there are too few tokens.
 
         The entropy of observed frequencies is too low by (K - 1) / 2N nats for K distinct symbols
-        among N.
+        among N (Miller and Madow).
         """
         seen = self.counts[self.counts > 0].double()
         total = float(seen.sum())
@@ -189,7 +169,7 @@ class Unigram:
 
 
 class VanishedGradients:
-    """Gradients vanish in the lower layers of a stack: its lowest norm over its highest."""
+    """Detector of gradients that vanish in the lower layers of a stack."""
 
     def __init__(self, start: int = 0) -> None:
         self.finding: Event | None = None
@@ -198,22 +178,22 @@ class VanishedGradients:
 
     def add(self, update: int, norms: Mapping[str, Sequence[float | None]]) -> None:
         """Add gradient norms by side and layer, bottom first; None means no gradient."""
-        regions = {side: vanished_region(layers) for side, layers in norms.items()}
-        gone = {side: region for side, region in regions.items() if region is not None}
-        if not gone:
+        regions = {side: vanished_region(row) for side, row in norms.items()}
+        layers = {side: region for side, region in regions.items() if region is not None}
+        if not layers:
             self.finding, self.suspected, self._well = None, 0, update
             return
         self.suspected += 1
         if self.finding is None and self.suspected >= CONFIRMED:
-            ratios = {side: lowest_ratio(norms[side]) for side in gone}
+            ratios = {side: lowest_ratio(norms[side]) for side in layers}
             worst = ", ".join(f"{ratio:.0e} in the {side}" for side, ratio in ratios.items())
-            what = f"gradients have vanished in {region_text(gone)} (lowest to highest: {worst})"
+            what = f"gradients have vanished in {region_text(layers)} (lowest to highest: {worst})"
             values = {"ratio": ratios, "gradient_norm": {k: list(v) for k, v in norms.items()}}
-            self.finding = Event(Kind.VANISHED, self._well + 1, what, gone, values)
+            self.finding = Event(Kind.VANISHED, self._well + 1, what, layers, values)
 
 
 def lowest_ratio(layers: Sequence[float | None]) -> float:
-    """Return a stack's lowest gradient norm over its highest; 1 if unknown."""
+    """Return a stack's lowest gradient norm over its highest, or 1 if this ratio is unknown."""
     norms = [norm for norm in layers if norm is not None]
     highest = max(norms, default=0.0)
     if len(norms) < DEEP or not all(map(math.isfinite, norms)) or highest <= 0:
@@ -238,7 +218,7 @@ def vanished_region(layers: Sequence[float | None]) -> Region | None:
 
 
 class LossScale:
-    """Half precision reduces its loss scale repeatedly; at `minimum` fairseq gives up."""
+    """Detector of a collapsing loss scale in half precision; fairseq gives up at `minimum`."""
 
     def __init__(self, minimum: float) -> None:
         self.finding: Event | None = None
@@ -253,11 +233,11 @@ class LossScale:
             self._scales.clear()
         self._scales.append((update, scale))
         highest = max(value for _, value in self._scales)
-        fallen = scale * 2**HALVINGS <= highest
-        if not fallen and scale >= NEAR_MINIMUM * self._minimum:
+        has_fallen = scale * 2**HALVINGS <= highest
+        if not has_fallen and scale >= NEAR_MINIMUM * self._minimum:
             self.finding = None
         elif self.finding is None:
             started = next((when for when, value in self._scales if value < highest), update)
             what = f"the loss scale fell to {scale:g}; fairseq gives up at {self._minimum:g}"
             values = {"loss_scale": scale, "highest": highest}
-            self.finding = Event(Kind.LOSS_SCALE, started, what, values=values)
+            self.finding = Event(Kind.LOSS_SCALE, started, what, {}, values)

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 
-from ..divergence.watch import watch_settings
+from ..divergence.watch import policy_of
 from ..errors import ConfigurationError
 from ..modules import LayerShape, TransformerLayer, compile_layers
-from ..monitoring.monitor import monitor_settings
+from ..monitoring.monitor import monitored_quantities
 from ..schemes import SCHEMES, NormPlacement, Place, ResidualScheme, Side, scheme_class
 from .running_options import check_running
 
@@ -121,8 +121,8 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
                 f" or train fairseq's own --arch {kind.stock}"
             )
     scheme.check_variant(getattr(args, "scheme_variant", None))
-    monitor_settings(args)
-    watch_settings(args)
+    monitored_quantities(args)
+    policy_of(args)
     check_running(args, scheme)
     for side in kind.sides:
         check_shape(args, side)

@@ -1,4 +1,4 @@
-"""Measurements of activations and LayerNorm gains during an update.
+"""Measurements of gradients, activations and LayerNorm gains during an update.
 
 Shapes: B = batch, T = length, C = channels.
 """
@@ -12,9 +12,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ..anatomy import Stack
-from ..schemes import NormPlacement
-from .gradients import Slot, arrange
+from ..anatomy import Stack, find_stacks
+from ..schemes import NormPlacement, Sublayer
+
+LAYER: Final = "layer"
+"""Name of the part that covers a whole layer."""
+Slot = tuple[str, str, str, int]
+"""Quantity, side, part, and layer counted from 0."""
 
 GRADIENTS: Final = ("gradient_norm", "embedding_gradient_norm")
 ACTIVATIONS: Final = ("branch_norm", "residual_norm", "layer_norm_input", "layer_norm_gradient")
@@ -36,11 +40,95 @@ _OF_STACKS: Final = {
 """Parts by the attribute names of LayerNorms in layers and stacks."""
 
 
+def arrange(values: dict[Slot, float | None]) -> dict[str, Any]:
+    """Return numbers as nested dictionaries: quantity -> side -> part -> list over layers.
+
+    A slot without a part becomes one number per side.
+    """
+    arranged: dict[str, Any] = {}
+    for (quantity, side, part, layer), value in values.items():
+        sides = arranged.setdefault(quantity, {})
+        if not part:
+            sides[side] = value
+            continue
+        row = sides.setdefault(side, {}).setdefault(part, [])
+        row.extend([None] * (layer + 1 - len(row)))
+        row[layer] = value
+    return arranged
+
+
+class GradientNorms:
+    """L2 norms of a model's gradients, as defined in quantities.md.
+
+    Args:
+        model: model with layers as in fairseq_deepnet.anatomy.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._slots: dict[Tensor, list[Slot]] = {}
+        for stack in find_stacks(model):
+            side = stack.side.value
+            for index, layer in enumerate(stack.layers):
+                for parameter in layer.module.parameters():
+                    self._join(parameter, ("gradient_norm", side, LAYER, index))
+                # ReZero's one factor per layer belongs to each of its sublayers
+                for name, parameter in layer.module.named_parameters(remove_duplicate=False):
+                    inner = name.removeprefix("residuals.")
+                    matches = (sublayer for sublayer in Sublayer if inner.startswith(sublayer))
+                    sublayer = next(matches, Sublayer.FFN)
+                    self._join(parameter, ("gradient_norm", side, sublayer.value, index))
+            if stack.table is not None:
+                self._join(stack.table.weight, ("embedding_gradient_norm", side, "", 0))
+
+    def _join(self, parameter: Tensor, slot: Slot) -> None:
+        self._slots.setdefault(parameter, []).append(slot)
+
+    @torch.no_grad()
+    def measure(self, scale: float = 1.0) -> dict[str, Any]:
+        """Return the norms as in `arrange`, with one transfer from the device.
+
+        The norm is None for a layer without gradients, which LayerDrop has skipped.
+
+        Args:
+            scale: factor on every gradient.
+        """
+        norms = norms_by_parameter(self._slots)
+        if not norms:
+            return {}
+        sums = dict.fromkeys(slot for slots in self._slots.values() for slot in slots)
+        squares = torch.stack([*norms.values()]).double().square().tolist()
+        for parameter, square in zip(norms, squares, strict=True):
+            for slot in self._slots[parameter]:
+                sums[slot] = (sums[slot] or 0.0) + square
+        return arrange({slot: x if x is None else math.sqrt(x) * scale for slot, x in sums.items()})
+
+
+def norms_by_parameter(parameters: Collection[Tensor]) -> dict[Tensor, Tensor]:
+    """Return the L2 norm of each existing gradient, in float32.
+
+    The norm of a sharded parameter's whole gradient, a sum over processes, is stored with the
+    parameter by sharding.ShardedModel.
+    """
+    whole = {p: getattr(p, "whole_gradient_norm", None) for p in parameters}
+    norms = {p: norm for p, norm in whole.items() if norm is not None}
+    gradients = {p: p.grad for p in parameters if p.grad is not None}
+    if gradients and not norms:
+        values = torch._foreach_norm([*gradients.values()], 2, dtype=torch.float32)
+        norms = dict(zip(gradients, values, strict=True))
+    return norms
+
+
 class Activations:
     """Norms of activations in training passes, and of gradients through LayerNorm.
 
     The model's forward receives src_tokens [B, S] and, in an encoder-decoder, prev_output_tokens
     [B, T], by name. Numbers stay on the device until `collect`.
+
+    Args:
+        model: model whose forward passes are measured.
+        stacks: stacks of the model.
+        placement: position of LayerNorm in the model's scheme.
+        quantities: names of the quantities to measure.
     """
 
     def __init__(
@@ -48,18 +136,19 @@ class Activations:
         model: nn.Module,
         stacks: Sequence[Stack],
         placement: NormPlacement,
-        wanted: Collection[str],
+        quantities: Collection[str],
     ) -> None:
-        self.model, self.stacks, self.placement, self.wanted = model, stacks, placement, wanted
+        self.model, self.stacks, self.placement = model, stacks, placement
+        self.quantities = quantities
         self._handles: list[Any] = []
 
     def arm(self) -> None:
         """Add the hooks before the forward pass."""
         self.disarm()
-        # numerator and denominator of each slot, summed over micro-batches: LayerDrop leaves out
-        # other layers in each. None: not measured
+        # Numerator and denominator of each slot, or None if nothing was measured. Both are summed
+        # over micro-batches, as LayerDrop skips different layers in each.
         self._sums: dict[Slot, Tensor | None] = {}
-        self._masks: dict[str, Tensor] = {}  # by side: [B, T], true for tokens
+        self._masks: dict[str, Tensor] = {}  # by side: [B, T], True for tokens
         self._is_forward = False
         self._handles += [
             self.model.register_forward_pre_hook(self._enter, with_kwargs=True),
@@ -77,13 +166,13 @@ class Activations:
                 self._watch(("layer_norm_gradient", side, part, index), norm)
 
     def disarm(self) -> None:
-        """Remove the hooks, also after an error."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
     def collect(self) -> dict[str, Any]:
-        """Return means and ratios in the layout of records, with one transfer from the device."""
+        """Return means and ratios as in `arrange`, with one transfer from the device."""
         sums = {slot: pair for slot, pair in self._sums.items() if pair is not None}
         if not sums:
             return {}
@@ -104,22 +193,16 @@ class Activations:
             self._masks[side] = tokens.ne(padding_of(stack))
 
     def _leave(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        # activation checkpointing runs layers again in backward, which does not count
+        # activation checkpointing repeats layers in the backward pass, which is not measured
         self._is_forward = False
 
     def _watch(self, slot: Slot, module: nn.Module) -> None:
         """Add the hooks of a slot."""
-        if slot[0] not in self.wanted:
+        if slot[0] not in self.quantities:
             return
         self._sums[slot] = None
 
-        def add_input(module: nn.Module, args: tuple[Any, ...]) -> None:
-            self._add_norms(slot, args[0])
-
-        def add_output(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-            self._add_norms(slot, output)
-
-        # Under Pre-LN the stream continues past the norm: an alias has only the norm's gradient.
+        # In Pre-LN the stream bypasses the norm. An alias receives only the norm's gradient.
         def alias_input(module: nn.Module, args: tuple[Any, ...]) -> Any:
             if not self._is_forward or not args[0].requires_grad:
                 return None
@@ -127,22 +210,20 @@ class Activations:
             alias.register_hook(lambda gradient: self._add_square(slot, 0, gradient))
             return (alias, *args[1:])
 
-        def watch_output(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-            if self._is_forward and args[0].requires_grad:
+        def measure(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            if not self._is_forward:
+                return
+            if slot[0] != "layer_norm_gradient":
+                self._add_norms(slot, output if slot[0] == "branch_norm" else args[0])
+            elif args[0].requires_grad:
                 output.register_hook(lambda gradient: self._add_square(slot, 1, gradient))
 
-        if slot[0] == "branch_norm":
-            self._handles.append(module.register_forward_hook(add_output))
-        elif slot[0] == "layer_norm_gradient":
+        self._handles.append(module.register_forward_hook(measure))
+        if slot[0] == "layer_norm_gradient":
             self._handles.append(module.register_forward_pre_hook(alias_input))
-            self._handles.append(module.register_forward_hook(watch_output))
-        else:
-            self._handles.append(module.register_forward_pre_hook(add_input))
 
     def _add_norms(self, slot: Slot, x: Tensor) -> None:
-        """Add the norms over C of the tokens of x [B, T, C], or [n, C] without padding."""
-        if not self._is_forward:
-            return
+        """Add the tokens' norms over C; x is [B, T, C], or [n, C] without padding."""
         mask = self._masks[slot[1]]
         norms = torch.linalg.vector_norm(x.detach(), dim=-1, dtype=torch.float32)
         if norms.dim() == 2:
@@ -160,7 +241,10 @@ class Activations:
 
 
 def layer_norms(stack: Stack) -> Iterator[tuple[nn.Module, str, int]]:
-    """Yield a stack's LayerNorms with part and layer; those of some schemes by their path."""
+    """Yield a stack's LayerNorms with their parts and layers.
+
+    The part of a norm that only some schemes have is its path in the layer.
+    """
     for index, layer in enumerate(stack.layers):
         for path, module in layer.module.named_modules():
             if isinstance(module, nn.LayerNorm):
@@ -174,14 +258,14 @@ def layer_norms(stack: Stack) -> Iterator[tuple[nn.Module, str, int]]:
 
 
 def padding_of(stack: Stack) -> int:
-    """Return the index of the padding symbol, as fairseq's encoders and decoders store it."""
+    """Return the padding symbol's index."""
     index: Any = stack.module.padding_idx
     return int(index)
 
 
 @torch.no_grad()
 def measure_gains(stacks: Sequence[Stack]) -> dict[str, dict[str, float]]:
-    """Return the drift of a Post-LN model's LayerNorm gains, and their spread over channels."""
+    """Return `gain_drift` and `gain_spread` of a Post-LN model by side."""
     values: dict[str, dict[str, float]] = {name: {} for name in GAINS}
     for stack in stacks:
         branches = [branch for layer in stack.layers for branch in layer.branches]

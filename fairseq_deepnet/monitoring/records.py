@@ -5,8 +5,8 @@ monitor.jsonl has one line per monitored update, appended during training and re
 A line is a JSON object:
 
     {"update": 100, "lr": 2e-4, "loss": 7.1, "nll_loss": 5.9, "gnorm": 1.3,
-     "values": {"model_update": 3.2,                                          # Level.MODEL
-                "embedding_gradient_norm": {"encoder": 0.1, "decoder": 0.2},   # Level.STACK
+     "values": {"model_update": 3.2,                                          # model
+                "embedding_gradient_norm": {"encoder": 0.1, "decoder": 0.2},   # side
                 "gradient_norm": {"decoder": {"layer": [0.1, ...], "self_attn": [...], ...}}}}
 
 Lists contain one value per layer of a stack, bottom first; single values of a stack, such as the
@@ -22,7 +22,6 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,37 +32,28 @@ NAME: Final = "monitor.jsonl"
 Record = dict[str, Any]
 
 
-class Level(StrEnum):
-    """Unit that has one value of a quantity."""
-
-    MODEL = "model"
-    STACK = "side"
-    PART = "layer and part"
-
-
 @dataclass(frozen=True)
 class Quantity:
     """Row of the table, with one field per column."""
 
     name: str  # in --monitor, monitor.jsonl, TensorBoard and figures
-    level: Level  # what there is a value of
-    unit: str  # of each value
-    when: str  # moment of the update at which it is taken
-    meaning: str  # what it is, with its reduction
-    source: str  # where the paper has it
+    level: str  # scope of a value: "model", "side" or "layer and part"
+    unit: str
+    when: str  # moment of the measurement within an update
+    meaning: str  # definition, including the reduction
+    source: str  # place in the paper
 
 
 def _rows() -> Iterator[Quantity]:
     for line in Path(__file__).with_name("quantities.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("| `"):
             cells = re.split(r"(?<!\\)\|", line)[1:-1]
-            name, level, *rest = (cell.strip().replace(r"\|", "|") for cell in cells)
-            yield Quantity(name.strip("`"), Level(level), *rest)
+            name, *rest = (cell.strip().replace(r"\|", "|") for cell in cells)
+            yield Quantity(name.strip("`"), *rest)
 
 
 QUANTITIES: Final = {quantity.name: quantity for quantity in _rows()}
-"""Name -> quantity, in the order of the table."""
-EVERYTHING: Final = "all"
+"""Quantities by name, in the order of the table."""
 
 
 def run_folder(save_dir: Path) -> Path:

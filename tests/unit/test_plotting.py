@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import math
 import re
@@ -18,7 +19,7 @@ from plotly.offline import get_plotlyjs
 from fairseq_deepnet import cli
 from fairseq_deepnet.divergence.events import Event, Kind, read
 from fairseq_deepnet.monitoring import records
-from fairseq_deepnet.monitoring.records import QUANTITIES, Level
+from fairseq_deepnet.monitoring.records import QUANTITIES
 from fairseq_deepnet.tools.plotting import images, page
 from fairseq_deepnet.tools.plotting.runs import (
     LOGGED,
@@ -53,7 +54,7 @@ def make_run(
             side: {part: [size * 3.0**layer for layer in range(depth)] for part in ("layer", "ffn")}
             for side, depth in layers.items()
         }
-        levels = {Level.MODEL: size, Level.STACK: dict.fromkeys(layers, size), Level.PART: stacks}
+        levels = {"model": size, "side": dict.fromkeys(layers, size), "layer and part": stacks}
         values = {name: copy.deepcopy(levels[row.level]) for name, row in QUANTITIES.items()}
         record = {"update": update, "values": values, **dict.fromkeys(LOGGED, size)}
         change(record)
@@ -97,7 +98,7 @@ def test_every_quantity_is_read_with_its_sides_and_layers(tmp_path: Path) -> Non
     (run,) = read_runs([make_run(tmp_path / "a", layers={"encoder": 3, "decoder": 5})])
     assert {key.quantity for key in run.series} == {*QUANTITIES, "loss", "nll_loss", "lr", "gnorm"}
     for key, series in run.series.items():
-        by_layer = key.quantity in QUANTITIES and QUANTITIES[key.quantity].level is Level.PART
+        by_layer = key.quantity in QUANTITIES and QUANTITIES[key.quantity].level == "layer and part"
         assert series.values.shape[1] == ({"encoder": 3, "decoder": 5}[key.side] if by_layer else 1)
         if key.quantity in QUANTITIES:
             assert series.updates.tolist() == list(range(10, 210, 10))
@@ -136,7 +137,8 @@ def test_events_are_read_as_they_were_written(tmp_path: Path) -> None:
     layers, values = {"decoder": (1, 13, 18)}, {"lowest": {"decoder": 1e-9}}
     good = {"update": 1, "loss": 9.5}
     event = Event(Kind.VANISHED, 2, "gone", layers, values, 12, "no warm-up", good, "stop", 1)
-    add_events(tmp_path, event.record(), {**event.record(), "update": 40, "ended": True})
+    record = dataclasses.asdict(event)
+    add_events(tmp_path, record, {**record, "update": 40, "ended": True})
     first, second = read(tmp_path / "divergence.jsonl")
     assert first == event
     assert (second.ended, second.update, second.started) == (True, 40, 2)

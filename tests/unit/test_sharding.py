@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.footprint.memory import unit_length
-from fairseq_deepnet.monitoring.gradients import GradientNorms
+from fairseq_deepnet.monitoring.instruments import GradientNorms
 from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.sharding import optimizer_state
 from fairseq_deepnet.sharding.model import give_memory, units, without_weights

@@ -168,6 +168,6 @@ def _mark_events(figure: Figure, run: Run, number: int, **panels: Any) -> None:
     line = {"color": colour, "dash": "dash", "width": 1}
     look = {"text": "▼", "font": {"color": colour}, "xanchor": "center", "yanchor": "top"}
     for event in [event for event in run.events if not event.ended][:20]:
-        text = f"{run.name}, update {event.started:,}: {event.kind.label}"
+        text = f"{run.name}, update {event.started:,}: {event.kind.replace('_', ' ')}"
         text = html.escape(f"{text} {region_text(event.layers)}".strip(), quote=False)
         figure.add_vline(event.started, line=line, annotation=look | {"hovertext": text}, **panels)

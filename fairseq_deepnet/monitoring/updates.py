@@ -1,0 +1,223 @@
+"""Model updates: the probe that measures them, and the paper's bounds (Theorems 4.2 and 4.3).
+
+The probe is a fixed batch. A model update is the change of the model's output for this batch.
+
+The theorems treat scalars: a sublayer has two weights v and w, and an input of variance 1. Here v
+and w are the gains of matrices on the size of a random input, relative to Xavier's initialisation:
+rms(W) sqrt((fan_in + fan_out) / 2), which is beta initially. |theta*_i - theta_i| is the Frobenius
+norm of the change of both matrices, an upper limit for any direction of the input. The sum is
+multiplied by sqrt(C), the norm of a token after LayerNorm, so that its unit is that of
+|F(x, theta*) - F(x, theta)|. Like the theorems, the result holds up to a constant factor.
+
+Shapes: B = sentences, S, T = source and target length, C = channels, n = tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from fairseq import utils
+from fairseq.data import data_utils
+from torch import Tensor, nn
+
+from ..anatomy import Stack
+from ..checkpoints import save_checkpoint
+from ..schemes import NormPlacement, Role, Side, Sublayer
+from .instruments import LAYER, Slot, arrange
+
+logger = logging.getLogger(__name__)
+
+SENTENCES: Final = 32
+RANK: Final = "token_rank"
+FILE: Final = "monitor_probe.pt"
+
+
+def first_sentences(trainer: Any, samples: Sequence[Any]) -> dict[str, Tensor]:
+    """Return the first validation sentences as model input.
+
+    Runs with different batches thus share a probe. Without a validation set, or if its batches are
+    split by direction, return the first training batch.
+    """
+    data, task = trainer.cfg.dataset, trainer.task
+    dataset = task.datasets.get(data.valid_subset.split(",")[0])
+    with contextlib.suppress(KeyError, TypeError, NotImplementedError), data_utils.numpy_seed(1):
+        if dataset is not None:
+            limits = task.max_positions(), trainer.get_model().max_positions()
+            longest = utils.resolve_max_positions(*limits)
+            first = dataset.filter_indices_by_size(np.arange(len(dataset)), longest)[0][:SENTENCES]
+            batch = dataset.batch_by_size(first, data.max_tokens_valid, SENTENCES)[0]
+            return dict(dataset.collater([dataset[int(row)] for row in batch])["net_input"])
+    return {name: value[:SENTENCES] for name, value in samples[0]["net_input"].items()}
+
+
+class Probe:
+    """A fixed batch and the initial model's output for it, the origin of accumulated updates.
+
+    A resumed run continues from the origin in its file. The file contains the batch and F(x,
+    theta_0), but not theta_0, which is as large as the model: a resumed run rebuilds the initial
+    model from the seed before it loads the checkpoint. The sum of all initial parameters shows
+    whether the file belongs to the run.
+
+    Args:
+        model: the model as built.
+        padding: index of the padding symbol.
+        file: file of the batch and the features.
+    """
+
+    def __init__(self, model: nn.Module, padding: int, file: Path) -> None:
+        self.model, self.padding, self.file = model, padding, file
+        # the model's arguments: src_tokens [B, S] and, with two stacks, prev_output_tokens [B, T]
+        self.net_input: dict[str, Tensor] = {}
+        self.initial: Tensor | None = None  # F(x, theta_0) [n, C]
+        sums = (p.detach().abs().sum(dtype=torch.float64) for p in model.parameters())
+        self._sum = math.fsum(map(float, sums))
+
+    def prepare(self, trainer: Any, samples: Sequence[Any]) -> None:
+        """Choose the batch, unless it has been chosen."""
+        if not self.net_input:
+            batch = first_sentences(trainer, samples)
+            self.net_input = utils.move_to_cuda(batch) if trainer.cuda else batch
+
+    def start(self) -> None:
+        """Measure the current parameters as theta_0 and write the file."""
+        self.initial = self.features()
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        state = {
+            "net_input": {name: value.cpu() for name, value in self.net_input.items()},
+            "features": self.initial.cpu(),
+            "fingerprint": self._sum,
+        }
+        save_checkpoint(state, self.file)
+
+    def resume(self) -> None:
+        """Read the batch and the origin from the file; warn if the file is missing or damaged."""
+        device = next(self.model.parameters()).device
+        try:
+            state = torch.load(self.file, map_location=device, weights_only=True)
+            if not math.isclose(state["fingerprint"], self._sum, rel_tol=1e-6):
+                raise ValueError("the run had other initial weights (another --seed?)")
+            self.net_input, self.initial = dict(state["net_input"]), state["features"]
+        except Exception as error:  # a damaged file makes torch.load raise anything
+            logger.warning("%s: %s; model updates count from this update on", self.file, error)
+
+    def mask(self, side: Side) -> Tensor:
+        """Return the mask [B, T] of a stack's input, which is False at padding."""
+        source = self.net_input["src_tokens"]
+        is_decoder = side is Side.DECODER
+        tokens = self.net_input.get("prev_output_tokens", source) if is_decoder else source
+        return tokens.ne(self.padding)
+
+    def features(self) -> Tensor:
+        """Return F(x, theta), the top layer's output [n, C] for all tokens, in float32."""
+        device = next(self.model.parameters()).device
+        self.model.eval()
+        # LayerDrop's list draws random numbers even in evaluation
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            output = self.model(**self.net_input, features_only=True)[0]
+        self.model.train()
+        return output[self.mask(Side.DECODER)].float()
+
+    def measure_ranks(
+        self, stacks: Sequence[Stack], placement: NormPlacement
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Return `features` and, from the same pass, the rank of the tokens in every layer."""
+        ranks: dict[Slot, Tensor] = {}
+
+        def measure(side: Side, layer: int, module: nn.Module, args: tuple[Any, ...]) -> None:
+            # [n, C] of unit length; K = U^T U / n has trace 1; its rank is tr(K)^2 / tr(K^2)
+            unit = nn.functional.normalize(args[0][self.mask(side)].float(), dim=-1)
+            rank = torch.linalg.matrix_norm(unit.T @ unit / len(unit)) ** -2
+            ranks[RANK, side.value, LAYER, layer] = rank
+
+        hooks = [
+            layer.branches[0]
+            .first(placement)
+            .register_forward_pre_hook(functools.partial(measure, stack.side, index))
+            for stack in stacks
+            for index, layer in enumerate(stack.layers)
+        ]
+        try:
+            features = self.features()
+        finally:
+            for handle in hooks:
+                handle.remove()
+        numbers = torch.stack([*ranks.values()]).tolist()
+        return features, arrange(dict(zip(ranks, numbers, strict=True)))
+
+
+def distance(features: Tensor, reference: Tensor) -> float:
+    """Return the mean over tokens of |F - F'|, both [n, C]."""
+    return torch.linalg.vector_norm(features - reference, dim=-1).mean().item()
+
+
+def residual_weight(layer: nn.Module, sublayer: Sublayer) -> float:
+    """Return alpha in LN(alpha x + G(x)), or the mean of a learned vector (Admin's omega)."""
+    residual: Any = layer.get_submodule(f"residuals.{sublayer.value}")
+    alpha = getattr(residual, "alpha", None)
+    if alpha is not None:
+        return float(alpha)
+    return float(torch.stack([w.float().mean() for w in residual.learned().values()]).mean())
+
+
+class UpdateBound:
+    """Bound on the model update if LayerNorms follow the residual sums.
+
+    A stack contributes the sum over its sublayers of sqrt(v^2 + w^2) / alpha |theta* - theta|
+    (Theorem 4.2). The encoder's contribution is multiplied by the sum over cross-attentions of
+    v w / alpha (Theorem 4.3).
+    """
+
+    def __init__(self, stacks: Sequence[Stack]) -> None:
+        self.places = [
+            (stack.side, layer.module, branch)
+            for stack in stacks
+            for layer in stack.layers
+            for branch in layer.branches
+        ]
+        value_path = {Role.V_PROJ, Role.OUT_PROJ, Role.FC1, Role.FC2}  # v and w, in this order
+        self.weights = [
+            linear.weight
+            for *_, branch in self.places
+            for role, linear in branch.linears.items()
+            if role in value_path
+        ]
+        self.start()
+
+    def start(self) -> None:
+        """Copy the current weights as theta_0 to host memory, as they are rarely needed."""
+        self.initial = [weight.detach().to("cpu", copy=True) for weight in self.weights]
+
+    @torch.no_grad()
+    def measure(self) -> float:
+        """Return the bound for the step from the initial weights to the current ones."""
+        norms = []
+        for weight, initial in zip(self.weights, self.initial, strict=True):
+            before = initial.to(weight.device).float()
+            change = torch.linalg.vector_norm(weight.detach().float() - before)
+            norms.append(torch.stack([torch.linalg.vector_norm(before), change]))
+        numbers = torch.stack(norms).tolist()
+        gains = [
+            norm / math.sqrt(weight.numel()) * math.sqrt(sum(weight.shape) / 2)
+            for (norm, _), weight in zip(numbers, self.weights, strict=True)
+        ]
+        sums, passed = dict.fromkeys(Side, 0.0), 0.0
+        for number, (side, layer, branch) in enumerate(self.places):
+            alpha = residual_weight(layer, branch.sublayer)
+            v, w = gains[2 * number : 2 * number + 2]
+            (_, change_v), (_, change_w) = numbers[2 * number : 2 * number + 2]
+            sums[side] += math.hypot(v, w) / alpha * math.hypot(change_v, change_w)
+            if branch.sublayer is Sublayer.ENCODER_ATTN:
+                passed += v * w / alpha
+        if len({side for side, *_ in self.places}) == 1:
+            passed = 1.0
+        bound = passed * sums[Side.ENCODER] + sums[Side.DECODER]
+        width = self.weights[-1].size(0)  # C, as the last weight is fc2 [C, F] of the top layer
+        return math.sqrt(width) * bound
