@@ -77,7 +77,7 @@ def read(file: Path) -> list[Event]:
     lines = list(records.read(file)) if file.is_file() else []
     for line in lines:
         line["kind"] = Kind(line["kind"])
-        line["layers"] = {side: tuple(r) for side, r in line["layers"].items()}
+        line["layers"] = {side: tuple(r) for side, r in line.get("layers", {}).items()}
     return [Event(**line) for line in lines]
 
 
