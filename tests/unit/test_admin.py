@@ -183,16 +183,3 @@ def test_an_optimiser_of_half_precision_moves_omega_from_what_was_profiled(
         expected = 1 + profiled[number] + step
         # bf16 keeps 8 bits: 2^-8 of a number, twice
         torch.testing.assert_close(residual.omega.float(), expected, rtol=2**-7, atol=0)
-
-
-def test_a_decoder_alone_and_an_encoder_alone_are_profiled(model_builder: BuildModel) -> None:
-    tokens = torch.randint(4, 60, (3, 9), generator=torch.Generator().manual_seed(7))
-    lm = model_builder("deepnet_transformer_lm", residual_scheme="admin", max_target_positions=20)
-    lm.train()(tokens)
-    masked = model_builder("deepnet_masked_lm", residual_scheme="admin", max_positions=20)
-    masked.train()(tokens)
-    for stack in (lm.decoder, masked.encoder.sentence_encoder):
-        found = [residual.omega[0].item() for residual in residuals(stack)]
-        assert found[0] == 1.0
-        assert found == sorted(found)
-        assert found[-1] > 1.05

@@ -5,20 +5,17 @@ What is dropped is no chance here: each dropout, ours, fairseq's and torch's, mu
 """
 
 import math
-from argparse import Namespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor
 
 from fairseq_deepnet.modules import Dropout
-from fairseq_deepnet.tools.standalone import VocabularyTask
 from tests.support import reference
-from tests.support.models import SYMBOLS, VARIANTS, BuildModel, matrix, next_token_loss
+from tests.support.models import VARIANTS, BuildModel, matrix, next_token_loss
 
 Batch = dict[str, Tensor]
 EACH: list[dict[str, float]] = [
@@ -99,25 +96,6 @@ def test_an_encoder_decoder_drops_where_stock_fairseq_drops(
     ours = model_builder(residual_scheme=scheme, init="stock", seed=2, **chosen)
     ours.load_state_dict(stock.state_dict())
     assert_alike(ours, stock, batch)
-
-
-@pytest.mark.parametrize("options", EACH, ids=str)
-@pytest.mark.parametrize("scheme", ["post-ln", "pre-ln"])
-def test_a_language_model_drops_where_stock_fairseq_drops(
-    scheme: str, options: dict[str, float], model_builder: BuildModel, batch: Batch
-) -> None:
-    chosen = {"dropout": 0.0, "attention_dropout": 0.0} | options
-    ours = model_builder(
-        "deepnet_transformer_lm", residual_scheme=scheme, init="stock", seed=3, **chosen
-    )
-    args = Namespace(**vars(ours.args) | {"decoder_normalize_before": scheme == "pre-ln"})
-    stock = TransformerLanguageModel.build_model(args, VocabularyTask(4 + SYMBOLS))
-    stock.load_state_dict(ours.state_dict())
-    text = {"src_tokens": batch["prev_output_tokens"]}
-    for model in (ours, stock):
-        forward = model.forward
-        model.forward = lambda prev_output_tokens, f=forward, **rest: f(prev_output_tokens)
-    assert_alike(ours, stock, {"prev_output_tokens": text["src_tokens"]})
 
 
 @pytest.mark.parametrize("options", EACH[:3], ids=str)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_deepnet.schemes import SCHEMES
 from tests.support.models import VARIANTS, BuildModel, matrix, stir
 
 Batch = dict[str, Tensor]
@@ -109,28 +108,6 @@ def test_source_is_projected_once_a_sentence_and_not_for_each_beam(
         )
     decode_step_by_step(model, batch, beam=5, permute=True)
     assert seen == [int(batch["src_lengths"].sum())] * len(model.decoder.layers)
-
-
-@pytest.mark.parametrize("scheme", matrix(SCHEMES))
-@pytest.mark.parametrize("options", [{}, {"offload_activations": True}], ids=["keep", "offload"])
-def test_activation_checkpointing_changes_neither_output_nor_gradient(
-    scheme: str, model_builder: BuildModel, batch: Batch, options: dict[str, bool]
-) -> None:
-    """Not in the very first training step either, in which Admin's profiling runs."""
-    gradients = []
-    profiling = scheme == "admin"
-    for runs, extra in ((1, {}), (2, {"checkpoint_activations": True} | options)):
-        model = model_builder(residual_scheme=scheme, dropout=0.2, **extra).train()
-        stir(model)
-        forwards: list[int] = []
-        model.decoder.layers[1].fc1.register_forward_hook(lambda *_, seen=forwards: seen.append(1))
-        torch.manual_seed(5)  # dropout must be drawn again, and alike
-        loss = log_probs(model, batch).square().mean()
-        loss.backward()
-        assert len(forwards) == runs + profiling  # checkpointed layers run again in backward
-        gradients.append((loss.detach(), *(p.grad for p in model.parameters())))
-    for plain, checkpointed in zip(*gradients, strict=True):
-        assert torch.equal(plain, checkpointed)
 
 
 def test_bf16_agrees_with_fp32_within_its_precision(model: Any, batch: Batch) -> None:

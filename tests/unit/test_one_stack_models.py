@@ -117,19 +117,6 @@ def test_every_scheme_trains_one_step(kind: str, scheme: str, variant: str | Non
     assert losses[-1] < losses[0]
 
 
-def test_layers_left_out_at_load_time_keep_the_trained_alpha(kind: str) -> None:
-    side = KINDS[kind].value
-    trained = build(kind, layers=6)
-    recorded = {"residual_record": trained.args.residual_record}
-    pruned = build(kind, layers=6, **{f"{side}_layers_to_keep": "0,3"}, **recorded)
-    assert len(stack_of(pruned).layers) == 2
-    assert stack_of(pruned).layers[1].residuals["ffn"].alpha == 12**0.25
-    assert pruned.args.residual_record == trained.args.residual_record
-    pruned.load_state_dict(trained.state_dict(), args=None, model_cfg=pruned.args)
-    kept = stack_of(trained).layers[3].fc1.weight
-    assert torch.equal(stack_of(pruned).layers[1].fc1.weight, kept)
-
-
 def test_admins_profile_is_taken_in_the_first_training_batch(kind: str) -> None:
     model = build(kind, residual_scheme="admin", dropout=0.0)
     residuals = [r for layer in stack_of(model).layers for r in layer.residuals.values()]

@@ -10,7 +10,7 @@ from fairseq_deepnet.anatomy import find_stacks
 from fairseq_deepnet.modules import TransformerLayer, Unpadded, positions
 from fairseq_deepnet.monitoring.instruments import ACTIVATIONS, Activations
 from fairseq_deepnet.schemes import NormPlacement, Stream
-from tests.support.models import VARIANTS, BuildModel, loss_of, matrix, next_token_loss, stir
+from tests.support.models import VARIANTS, BuildModel, loss_of, matrix, stir
 
 PADDING = torch.tensor([[0, 0, 0, 1], [0, 0, 1, 1], [1, 0, 0, 0]]).bool()
 
@@ -94,27 +94,6 @@ def test_without_padding_loss_and_gradients_are_the_same(
     for one, other in zip(without, loss_and_gradients(model, batch), strict=True):
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
     assert rows[-1] == batch["prev_output_tokens"].numel()
-
-
-def test_so_they_are_in_a_language_model(
-    model_builder: BuildModel,
-    batch: Any,
-    any_padding: None,
-    rows: list[int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = model_builder("deepnet_transformer_lm", dropout=0.0).train()
-    tokens = {"src_tokens": batch["prev_output_tokens"]}
-
-    def loss(model: Any, batch: Any) -> Tensor:
-        padded = {"prev_output_tokens": batch["src_tokens"]}
-        return next_token_loss(model(**batch)[0], padded)
-
-    without = loss_and_gradients(model, tokens, loss)
-    assert rows[-1] == int(tokens["src_tokens"].ne(1).sum())
-    monkeypatch.setattr(positions, "WORTH_IT", 10**9)
-    for one, other in zip(without, loss_and_gradients(model, tokens, loss), strict=True):
-        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

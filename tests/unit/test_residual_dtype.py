@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.models.running_options import FP32_FROM
-from fairseq_deepnet.schemes import SCHEMES
+from fairseq_deepnet.schemes import SCHEMES, PostNormResidual
 from tests.support.models import SYMBOLS, build_model, stir
 
 HALF = [torch.bfloat16, torch.float16]
@@ -54,6 +54,14 @@ def test_gradients_in_half_precision_are_within_one_percent(
     assert error < gradient_error(layers, "model", dtype)
 
 
+@pytest.mark.parametrize("dtype", HALF, ids=["bf16", "fp16"])
+def test_alpha_is_not_rounded_in_half_precision(dtype: torch.dtype) -> None:
+    """torch's CPU kernel rounds it in the forward pass, but not in the backward pass."""
+    x, branch = torch.randn(2, 50, 8).to(dtype)
+    summed = PostNormResidual(2.711).leave(x, branch, nn.Identity(), nn.Identity())
+    assert torch.equal(summed, (2.711 * x.float() + branch.float()).to(dtype))
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_keeps_its_stream_in_fp32_and_decodes_step_by_step(scheme: str) -> None:
     model = build_model(residual_scheme=scheme, residual_dtype="float32")
@@ -84,15 +92,6 @@ def test_every_scheme_keeps_its_stream_in_fp32_and_decodes_step_by_step(scheme: 
 def test_a_model_in_fp32_computes_the_same_with_any_residual_dtype() -> None:
     plain, ours = (gradients(build_model(residual_dtype=dtype)) for dtype in ("model", "float32"))
     assert all(torch.equal(ours[name], grad) for name, grad in plain.items())
-
-
-def test_checkpointed_activations_give_the_same_gradients() -> None:
-    segments: list[dict[str, Any]] = [{}, {"checkpoint_every": "2"}]
-    kept, recomputed = (
-        gradients(build_model(residual_dtype="float32", **options).bfloat16())
-        for options in segments
-    )
-    assert all(torch.equal(recomputed[name], grad) for name, grad in kept.items())
 
 
 @pytest.mark.parametrize("layers", [FP32_FROM - 1, FP32_FROM])

@@ -12,7 +12,8 @@ from fairseq_deepnet.modules import (
     thriftiest_segment,
 )
 from fairseq_deepnet.modules.layers import RECOMPILATIONS, compile_layers
-from tests.support.models import BuildModel
+from fairseq_deepnet.schemes import SCHEMES
+from tests.support.models import BuildModel, matrix, stir
 
 LAYERS = 6
 
@@ -25,17 +26,24 @@ def losses_and_gradients(model: Any, batch: Any) -> list[torch.Tensor]:
     return [loss.detach(), *(p.grad for p in model.parameters())]
 
 
-@pytest.mark.parametrize("scheme", ["deepnorm", "pre-ln", "rezero"])
-@pytest.mark.parametrize("every", ["1", "2", "4", "100", "auto"])
-def test_segments_change_neither_loss_nor_gradient(
-    scheme: str, every: str, model_builder: BuildModel, batch: Any
+EVERY: list[dict[str, Any]] = [{"checkpoint_every": n} for n in ("2", "4", "100", "auto")]
+EACH: list[dict[str, Any]] = [{"checkpoint_activations": True}, {"offload_activations": True}]
+CHECKPOINTING = [(scheme, options) for scheme in SCHEMES for options in EACH]
+CHECKPOINTING += [("deepnorm", options) for options in EVERY]
+
+
+@pytest.mark.parametrize(("scheme", "options"), matrix(CHECKPOINTING))
+def test_checkpointing_changes_neither_loss_nor_gradient(
+    scheme: str, options: dict[str, Any], model_builder: BuildModel, batch: Any
 ) -> None:
+    """The first training step, in which Admin profiles, is no exception."""
     shape = {"encoder_layers": LAYERS, "decoder_layers": LAYERS, "dropout": 0.2}
-    both = []
-    for options in ({}, {"checkpoint_every": every}):
-        model = model_builder(residual_scheme=scheme, **shape, **options).train()
-        both.append(losses_and_gradients(model, batch))
-    for plain, checkpointed in zip(*both, strict=True):
+    gradients = []
+    for more in ({}, options):
+        model = model_builder(residual_scheme=scheme, **shape, **more).train()
+        stir(model)
+        gradients.append(losses_and_gradients(model, batch))
+    for plain, checkpointed in zip(*gradients, strict=True):
         assert torch.equal(plain, checkpointed)
 
 

@@ -7,12 +7,10 @@ import pytest
 import torch
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq.sequence_generator import SequenceGenerator
-from fairseq.sequence_scorer import SequenceScorer
-from torch import Tensor, nn
+from torch import Tensor
 
-from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.tools.standalone import VocabularyTask
-from tests.support.models import SYMBOLS, build_model, matrix
+from tests.support.models import SYMBOLS, build_model
 
 LM = "deepnet_transformer_lm"
 TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}
@@ -85,43 +83,6 @@ def test_an_adaptive_softmax_is_fairseqs() -> None:
     torch.testing.assert_close(mine[sentences().ne(1)], theirs[sentences().ne(1)], **TOLERANCE)
 
 
-@torch.no_grad()
-def test_no_position_sees_what_comes_after_it() -> None:
-    model, tokens = build_lm().eval(), sentences()[:1]
-    changed = tokens.clone()
-    changed[0, 5:] = 7
-    before, after = log_probs(model, tokens)[0], log_probs(model, changed)[0]
-    torch.testing.assert_close(before[:5], after[:5], **TOLERANCE)
-    assert not torch.allclose(before[5], after[5])
-
-
-@torch.no_grad()
-def test_padding_on_the_left_gives_the_same_and_no_nan() -> None:
-    model, right = build_lm().eval(), sentences()
-    left = torch.stack([torch.cat([row[row.eq(1)], row[row.ne(1)]]) for row in right])
-    found = log_probs(model, left)
-    assert found.isfinite().all()
-    torch.testing.assert_close(found[left.ne(1)], log_probs(model, right)[right.ne(1)], **TOLERANCE)
-
-
-@pytest.mark.parametrize("scheme", matrix(SCHEMES))
-@torch.no_grad()
-def test_incremental_decoding_equals_full_decoding_while_rows_change_places(scheme: str) -> None:
-    model = build_lm(residual_scheme=scheme).eval()
-    generator = torch.Generator().manual_seed(3)
-    tokens = torch.randint(4, 60, (4, 40), generator=generator)  # longer than the cache at first
-    state: dict[str, Any] = {}
-    for step in range(tokens.size(1)):
-        found = model.get_normalized_probs(
-            model.decoder(tokens[:, : step + 1], incremental_state=state), log_probs=True
-        )[:, 0]
-        expected = log_probs(model, tokens[:, : step + 1])[:, -1]
-        torch.testing.assert_close(found, expected, **TOLERANCE)
-        order = torch.randint(0, 4, (4,), generator=generator)
-        model.decoder.reorder_incremental_state_scripting(state, order)
-        tokens = tokens[order]
-
-
 def generate(model: Any, prefix: Tensor, **options: Any) -> list[list[list[int]]]:
     """All hypotheses of fairseq's beam search that go on from prefix [B, T]."""
     sample = {"net_input": {"src_tokens": prefix, "src_lengths": prefix.ne(1).sum(1)}}
@@ -144,29 +105,3 @@ def test_beam_search_finds_what_it_finds_with_stock_fairseq(beam: int) -> None:
     assert found == generate(stock, prefix, beam_size=beam)
     assert len({len(hypothesis) for beam in found for hypothesis in beam}) > 1
     assert all(beam[0][:2] == row.tolist() for beam, row in zip(found, prefix, strict=True))
-
-
-@torch.no_grad()
-def test_fairseqs_scorer_reads_the_models_own_probabilities() -> None:
-    model, tokens = build_lm().eval(), sentences()
-    target = tokens.roll(-1, dims=1)
-    target[:, -1] = 2
-    target = target.masked_fill(tokens.eq(1), 1)
-    inputs = {"src_tokens": tokens, "src_lengths": tokens.ne(1).sum(1)}
-    scored = SequenceScorer(model.decoder.dictionary).generate(
-        [model], {"net_input": inputs, "target": target}
-    )
-    expected = log_probs(model, tokens).gather(2, target[..., None])[..., 0]
-    for row, length in enumerate((9, 6, 3)):
-        assert len(scored[row][0]["positional_scores"]) == length - bool(target[row].eq(1).any())
-        size = len(scored[row][0]["positional_scores"])
-        torch.testing.assert_close(scored[row][0]["positional_scores"], expected[row, :size])
-
-
-def test_the_embeddings_start_as_in_stock_fairseq() -> None:
-    ours = build_lm(seed=3)
-    stock = build_stock(ours, 3, normalize_before=False)
-    assert torch.equal(ours.decoder.embed_tokens.weight, stock.decoder.embed_tokens.weight)
-    std = ours.decoder.output_projection.weight.std().item()
-    assert std == pytest.approx(32**-0.5, rel=0.05)
-    assert all(n.weight.eq(1).all() for n in ours.modules() if isinstance(n, nn.LayerNorm))
