@@ -1,6 +1,7 @@
 """Models and their named architectures. Importing this package registers them with fairseq.
 
-fairseq imports it from the user-dir. `compat` is applied first: everything else relies on it.
+fairseq imports this package from the user-dir. Everything else relies on `compat`, which is applied
+first.
 """
 
 from .. import compat

@@ -1,4 +1,4 @@
-"""The decoder: fairseq's embeddings, output layer and interface around our layers.
+"""Decoder with fairseq's embeddings, output layer and interface around our layers.
 
 Shapes: B = batch, T = target length, S = source length, C = channels, V = vocabulary, H = heads.
 """
@@ -39,7 +39,7 @@ class DeepNetDecoder(TransformerDecoderBase):
     """Decoder of M layers with a residual scheme.
 
     Args:
-        cfg: fairseq's TransformerConfig, with our options as further attributes.
+        cfg: fairseq's TransformerConfig, with our options as additional attributes.
         dictionary: dictionary of the target language.
         embed_tokens: target embeddings.
         scheme: the residual scheme.
@@ -54,7 +54,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         scheme: ResidualScheme,
         no_encoder_attn: bool = False,
     ) -> None:
-        # Set first: the base class calls build_decoder_layer, which reads them.
+        # These attributes come first because the base class calls build_decoder_layer.
         self.scheme = scheme
         self._next_layer = count()
         self.has_encoder_attn = not no_encoder_attn
@@ -68,12 +68,12 @@ class DeepNetDecoder(TransformerDecoderBase):
         self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)
         self.combination = scheme.build_combination(Side.DECODER, self.embed_dim)
         self.output_transform = scheme.build_output_transform(Side.DECODER, self.embed_dim)
-        # torch's LayerNorms, as fairseq uses apex's if it is installed
+        # torch's LayerNorms; fairseq would use apex's if installed
         if cfg.layernorm_embedding:
             self.layernorm_embedding = nn.LayerNorm(self.embed_dim)
         has_norm = scheme.norm is NormPlacement.PRE and not cfg.no_decoder_final_norm
         self.layer_norm = LayerNorm(self.embed_dim) if has_norm else None
-        # Supervised alignments need attention weights in training; otherwise only printing does.
+        # Training needs attention weights only for supervised alignments.
         self.need_attn = bool(getattr(cfg, "load_alignments", False))
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> TransformerLayer:
@@ -95,9 +95,9 @@ class DeepNetDecoder(TransformerDecoderBase):
         return_all_hiddens: bool = False,
         self_mask: TargetMask | None = None,
     ) -> tuple[Tensor, dict[str, list[Any]]]:
-        """Return logits [B, T, V], or features [B, T, C], of prev_output_tokens [B, T].
+        """Return logits [B, T, V], or features [B, T, C], for prev_output_tokens [B, T].
 
-        With `incremental_state` only the newest position is computed: [B, 1, V].
+        With `incremental_state`, return only the newest position, [B, 1, V].
         """
         x, extra = self.extract_features(
             prev_output_tokens,
@@ -125,10 +125,10 @@ class DeepNetDecoder(TransformerDecoderBase):
         """Return the top layer's output [B, T, C], and "attn" [B, T, S] on request.
 
         Args:
-            full_context_alignment: let every target position see all others.
-            alignment_layer: layer whose cross-attention is returned in "attn"; by default the top
-                layer if `need_attn` is set.
-            alignment_heads: number of heads to average; by default all.
+            full_context_alignment: let every target position attend to all positions.
+            alignment_layer: layer whose cross-attention is returned in "attn" (default: the top
+                layer if `need_attn` is set).
+            alignment_heads: number of heads to average (default: all).
             return_all_hiddens: return the states [T, B, C] in "inner_states", embedding first.
             self_mask: result of `self.self_mask` for these tokens, if already computed.
         """
@@ -184,8 +184,8 @@ class DeepNetDecoder(TransformerDecoderBase):
         alignment: list[Tensor] = []
         shown = keep_states or alignment_layer is not None
         batch = None
-        # Only for padding on the right: other padding may have to predict a word.
-        # Not with --compile, which would recompile for each number of rows.
+        # Only padding on the right is removed, as other padding may have to predict a word.
+        # Compiled layers would be recompiled for each number of rows.
         if torch.is_grad_enabled() and causal and not shown and not self.compiles:
             batch = Unpadded.where_it_pays(tokens.eq(self.padding_idx), x.size(-1))
 
@@ -210,14 +210,18 @@ class DeepNetDecoder(TransformerDecoderBase):
     def self_mask(self, tokens: Tensor, full_context: bool = False) -> TargetMask:
         """Return the self-attention mask for tokens [B, T].
 
-        Call this before the encoder runs, because it synchronises with a GPU.
+        This function synchronises with a GPU, so call it before the encoder runs.
         """
         return target_mask(tokens.eq(self.padding_idx), full_context)
 
     def decoding_of(
         self, incremental_state: dict[str, Any], rows: int, encoder_out: EncoderOut | None
     ) -> Decoding:
-        """Return the decoding of a generator's state, created in its first step with R rows."""
+        """Return the `Decoding` in a generator's state, and create it in the first step.
+
+        Args:
+            rows: R, the number of hypotheses in the first step.
+        """
         if DECODING_KEY not in incremental_state:
             source = padding = None
             group = getattr(self, "_beam_size", 1)
@@ -231,7 +235,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         return decoding
 
     def embed(self, tokens: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
-        """Return embeddings [B, T, C] of tokens [B, T]; only of the newest token while decoding."""
+        """Return embeddings [B, T, C] of tokens [B, T], or [B, 1, C] in incremental decoding."""
         positions = None
         if self.embed_positions is not None:
             positions = self.embed_positions(tokens, incremental_state=incremental_state)
@@ -250,30 +254,34 @@ class DeepNetDecoder(TransformerDecoderBase):
     def reorder_incremental_state(
         self, incremental_state: dict[str, Any], new_order: Tensor
     ) -> None:
-        """Make row i continue row new_order[i]."""
+        """Make row i continue row new_order[i]; see `DecodingCache.reorder`."""
         if DECODING_KEY in incremental_state:
             incremental_state[DECODING_KEY].reorder(new_order)
 
     def reorder_incremental_state_scripting(
         self, incremental_state: dict[str, Any], new_order: Tensor
     ) -> None:
-        """Reorder without visiting all modules: one object holds the state of all layers."""
+        """Reorder the single object with all layers' state, without visiting all modules."""
         self.reorder_incremental_state(incremental_state, new_order)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Receive the number of finished updates; fairseq calls this before each micro-batch."""
+        """Log learned values; fairseq calls this with the number of finished updates."""
         if self.training:
             log_learned(self, Side.DECODER, num_updates, self.log_interval)
 
     def make_generation_fast_(self, need_attn: bool | str | None = False, **kwargs: Any) -> None:
-        """Prepare for generation; `need_attn`: alignments will be printed. Training is over."""
+        """Prepare the decoder for generation, after training.
+
+        Args:
+            need_attn: compute attention weights, to print alignments.
+        """
         self.need_attn = bool(need_attn)
         for layer in self.layers:
             lay_out(layer)
 
 
 def source_and_mask(encoder_out: EncoderOut) -> tuple[Tensor, Tensor | None]:
-    """Return the encoder's output [R, S, C] and its additive mask [R, 1, 1, S] or None."""
+    """Return the encoder's output [R, S, C] and an additive mask [R, 1, 1, S], or None."""
     source, mask = encoder_out["encoder_out"][0].transpose(0, 1), None
     if encoder_out["encoder_padding_mask"]:
         mask = additive(key_mask(encoder_out["encoder_padding_mask"][0]), source.dtype)

@@ -1,6 +1,6 @@
-"""`--arch deepnet_masked_lm`: encoder-only, for fairseq's masked_lm task.
+"""`--arch deepnet_masked_lm`, the encoder-only model for fairseq's masked_lm task.
 
-Each architecture derives from a parent and sets only what differs.
+Each architecture derives from a parent and sets only its differences.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -24,13 +24,13 @@ class DeepNetMaskedLMEncoder(RobertaEncoder):
     """Our encoder (`sentence_encoder`) below fairseq's head for masked tokens (`lm_head`).
 
     Args:
-        args: arguments of the model.
+        args: model arguments.
         dictionary: dictionary with <mask>, which the task adds.
         scheme: the residual scheme.
     """
 
     def __init__(self, args: Namespace, dictionary: Dictionary, scheme: ResidualScheme) -> None:
-        # Set first: the base class calls build_encoder, which reads it.
+        # This attribute comes first because the base class calls build_encoder.
         self.scheme = scheme
         super().__init__(args, dictionary)
 
@@ -42,12 +42,12 @@ class DeepNetMaskedLMEncoder(RobertaEncoder):
 
     @property
     def embed_tokens(self) -> nn.Module:
-        """The embedding table, under the name that schemes use."""
+        """Embedding table, under the name used by schemes."""
         return self.sentence_encoder.embed_tokens
 
     @property
     def output_projection(self) -> nn.Module:
-        """The head with the vocabulary projection, under the name that schemes use."""
+        """Head with the vocabulary projection, under the name used by schemes."""
         return self.lm_head
 
 
@@ -55,16 +55,15 @@ class DeepNetMaskedLMEncoder(RobertaEncoder):
 class DeepNetMaskedLM(RobertaModel):
     """fairseq's RoBERTa with the residuals and initial weights of a scheme.
 
-    Of fairseq's two encoder-only models, `RobertaModel` uses the Transformer encoder of the
-    encoder-decoder, as ours does, and provides classification heads and fill_mask. (`masked_lm`,
-    the older one, has its own layers, segments and a pooler.) With `--residual-scheme post-ln`,
-    checkpoints of `--arch roberta` load.
+    `RobertaModel` uses the encoder-decoder's Transformer encoder, as ours does, and provides
+    classification heads and fill_mask. With `--residual-scheme post-ln`, checkpoints of
+    `--arch roberta` load.
 
-    Parameters outside the layers are initialised as in RoBERTa: N(0, 0.02), biases 0. So are the
-    layers with `--init stock`; otherwise the scheme initialises them.
+    Parameters outside the layers are initialised as in RoBERTa, with N(0, 0.02) and zero biases. So
+    are the layers with `--init stock`; otherwise the scheme initialises them.
 
     Args:
-        args: arguments of the model, saved in every checkpoint.
+        args: model arguments, saved in every checkpoint.
         encoder: a `DeepNetMaskedLMEncoder`.
     """
 
@@ -76,7 +75,7 @@ class DeepNetMaskedLM(RobertaModel):
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """Add fairseq's options of RoBERTa, ours, and the checkpointing options of its encoder."""
+        """Add fairseq's RoBERTa options, ours, and those of activation checkpointing."""
         RobertaModel.add_args(parser)
         add_scheme_arguments(parser)
         add_running_arguments(parser)
@@ -96,7 +95,7 @@ class DeepNetMaskedLM(RobertaModel):
         """Build the model and record its scheme in `args`.
 
         Raises:
-            ConfigurationError: for options that contradict each other or cannot be honoured.
+            ConfigurationError: if options contradict each other or are not supported.
         """
         deepnet_masked_lm(args)
         scheme = record_scheme(args, ENCODER_ONLY.sides)
@@ -111,7 +110,7 @@ class DeepNetMaskedLM(RobertaModel):
 
 @register_model_architecture("deepnet_masked_lm", "deepnet_masked_lm")
 def deepnet_masked_lm(args: Namespace) -> None:
-    """768/3072/12, 12L: the base shape of RoBERTa and BERT."""
+    """Base shape of RoBERTa and BERT: 768/3072/12, 12L."""
     default_scheme(args)
     default(args, checkpoint_activations=False, offload_activations=False)
     base_architecture(args)
@@ -120,7 +119,7 @@ def deepnet_masked_lm(args: Namespace) -> None:
 
 @register_model_architecture("deepnet_masked_lm", "deepnet_masked_lm_tiny")
 def deepnet_masked_lm_tiny(args: Namespace) -> None:
-    """64/128/2, 6L: the tiny shape of deepnet_transformer_tiny."""
+    """Tiny shape, as deepnet_transformer_tiny: 64/128/2, 6L."""
     default_shape(args, 64, 128, 2, ENCODER_ONLY.sides)
     default_depth(args, 6, ENCODER_ONLY.sides)
     deepnet_masked_lm(args)
@@ -128,7 +127,7 @@ def deepnet_masked_lm_tiny(args: Namespace) -> None:
 
 @register_model_architecture("deepnet_masked_lm", "deepnet_masked_lm_large")
 def deepnet_masked_lm_large(args: Namespace) -> None:
-    """1024/4096/16, 24L: the shape of roberta_large."""
+    """Shape of roberta_large: 1024/4096/16, 24L."""
     default_shape(args, 1024, 4096, 16, ENCODER_ONLY.sides)
     default_depth(args, 24, ENCODER_ONLY.sides)
     deepnet_masked_lm(args)

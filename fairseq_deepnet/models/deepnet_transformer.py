@@ -1,6 +1,7 @@
-"""`--arch deepnet_transformer`: the encoder-decoder and its named architectures.
+"""`--arch deepnet_transformer`, the encoder-decoder and its named architectures.
 
-Each architecture derives from a parent and sets only what differs. "Paper" is arXiv 2203.00555.
+Each architecture derives from a parent and sets only its differences. "Paper" is arXiv 2203.00555.
+Shapes are embedding width/feed-forward width/heads.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -43,7 +44,7 @@ class DeepNetTransformerModel(HonoursBf16, TransformerModel):
         """Build the model and record its scheme in `args`.
 
         Raises:
-            ConfigurationError: for options that contradict each other or cannot be honoured.
+            ConfigurationError: if options contradict each other or are not supported.
         """
         complete(args)
         scheme = record_scheme(args)
@@ -75,10 +76,10 @@ class DeepNetTransformerModel(HonoursBf16, TransformerModel):
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
     ) -> tuple[Tensor, dict[str, list[Any]]]:
-        """Return logits [B, T, V] of prev_output_tokens [B, T] given src_tokens [B, S].
+        """Return logits [B, T, V] for prev_output_tokens [B, T] and src_tokens [B, S].
 
         Hidden states are returned only on request. fairseq returns them by default, which takes
-        most of the memory of a validation step in a 1,000-layer stack.
+        most of a validation step's memory in a 1,000-layer stack.
         """
         mask = self.decoder.self_mask(prev_output_tokens)
         encoder_out = self.encoder(
@@ -107,50 +108,50 @@ def complete(args: Namespace) -> None:
 
 @register_model_architecture("deepnet_transformer", "deepnet_transformer")
 def deepnet_transformer(args: Namespace) -> None:
-    """512/2048/8, 6L-6L: the base shape of the paper (Tables 4 to 7) and of fairseq."""
-    # Here as well as in build_model: fairseq applies an arch while parsing, before it creates
-    # folders and processes, so that a mistyped option gives one line and leaves nothing behind.
+    """Base shape of the paper (Tables 4 to 7) and of fairseq: 512/2048/8, 6L-6L."""
+    # build_model also calls this. fairseq applies an arch while parsing, before it creates folders
+    # and processes, so a mistyped option gives only an error message.
     complete(args)
 
 
 @register_model_architecture("deepnet_transformer", "deepnet_transformer_tiny")
 def deepnet_transformer_tiny(args: Namespace) -> None:
-    """64/128/2: the paper's Fig. 5."""
+    """Shape of the paper's Fig. 5: 64/128/2."""
     default_shape(args, 64, 128, 2)
     deepnet_transformer(args)
 
 
 @register_model_architecture("deepnet_transformer", "deepnet_transformer_iwslt_de_en")
 def deepnet_transformer_iwslt_de_en(args: Namespace) -> None:
-    """Paper, Table 4: the base shape, wider than fairseq's transformer_iwslt_de_en; dropout 0.4."""
+    """Base shape with dropout 0.4 (paper, Table 4); transformer_iwslt_de_en is narrower."""
     default(args, dropout=0.4)
     deepnet_transformer(args)
 
 
 @register_model_architecture("deepnet_transformer", "deepnet_transformer_wmt_en_de")
 def deepnet_transformer_wmt_en_de(args: Namespace) -> None:
-    """Paper, Table 5: the base shape; dropout 0.4."""
+    """Base shape with dropout 0.4 (paper, Table 5)."""
     default(args, dropout=0.4)
     deepnet_transformer(args)
 
 
 @register_model_architecture("deepnet_transformer", "deepnet_transformer_wmt_en_de_768")
 def deepnet_transformer_wmt_en_de_768(args: Namespace) -> None:
-    """768/3072/12, paper, Table 6."""
+    """Shape 768/3072/12 (paper, Table 6)."""
     default_shape(args, 768, 3072, 12)
     deepnet_transformer_wmt_en_de(args)
 
 
 @register_model_architecture("deepnet_transformer", "deepnet_transformer_wmt_en_de_1024")
 def deepnet_transformer_wmt_en_de_1024(args: Namespace) -> None:
-    """1024/4096/16, paper, Table 6."""
+    """Shape 1024/4096/16 (paper, Table 6)."""
     default_shape(args, 1024, 4096, 16)
     deepnet_transformer_wmt_en_de(args)
 
 
 @register_model_architecture("deepnet_transformer", "deepnet_transformer_mm102")
 def deepnet_transformer_mm102(args: Namespace) -> None:
-    """100L-100L, 1024/4096/16: paper, Table 8."""
+    """Shape 1024/4096/16, 100L-100L (paper, Table 8)."""
     default_shape(args, 1024, 4096, 16)
     default_depth(args, 100)
     default(args, dropout=0.1)
@@ -158,7 +159,7 @@ def deepnet_transformer_mm102(args: Namespace) -> None:
 
 
 def register_opus100(total: int) -> None:
-    """Register deepnet_transformer_opus100_TOTAL: the base shape, half of TOTAL layers per side."""
+    """Register deepnet_transformer_opus100_TOTAL, the base shape with TOTAL / 2 layers per side."""
 
     def arch(args: Namespace) -> None:
         default_depth(args, total // 2)

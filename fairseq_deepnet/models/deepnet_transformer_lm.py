@@ -1,6 +1,6 @@
-"""`--arch deepnet_transformer_lm`: decoder-only, for fairseq's language_modeling task.
+"""`--arch deepnet_transformer_lm`, the decoder-only model for fairseq's language_modeling task.
 
-Each architecture derives from a parent and sets only what differs.
+Each architecture derives from a parent and sets only its differences.
 """
 
 import dataclasses
@@ -28,13 +28,13 @@ from .scheme_options import add_scheme_arguments, default_scheme, finish_model, 
 class DeepNetTransformerLM(HonoursBf16, TransformerLanguageModel):
     """fairseq's Transformer language model with the residuals and initial weights of a scheme.
 
-    `TransformerLanguageModel` provides options, embeddings, the interface to fairseq-eval-lm and
-    parameter names: with `--residual-scheme post-ln` (or `pre-ln`), checkpoints of
-    `--arch transformer_lm` without adaptive input load. build_model is overridden because fairseq's
-    hard-codes the class of the decoder.
+    Options, embeddings, parameter names and the interface to fairseq-eval-lm are those of
+    `TransformerLanguageModel`. With `--residual-scheme post-ln` (or `pre-ln`), checkpoints of
+    `--arch transformer_lm` without adaptive input load. fairseq's build_model is overridden because
+    it hard-codes the decoder's class.
 
     Args:
-        args: arguments of the model, saved in every checkpoint.
+        args: model arguments, saved in every checkpoint.
         decoder: a `DeepNetDecoder` without cross-attention.
     """
 
@@ -44,7 +44,7 @@ class DeepNetTransformerLM(HonoursBf16, TransformerLanguageModel):
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """Add fairseq's options of a Transformer language model and ours."""
+        """Add fairseq's language-model options and ours."""
         gen_parser_from_dataclass(parser, TransformerLanguageModelConfig(), delete_default=True)
         add_scheme_arguments(parser)
         add_running_arguments(parser)
@@ -54,7 +54,7 @@ class DeepNetTransformerLM(HonoursBf16, TransformerLanguageModel):
         """Build the model and record its scheme in `args`.
 
         Raises:
-            ConfigurationError: for options that contradict each other or cannot be honoured.
+            ConfigurationError: if options contradict each other or are not supported.
         """
         deepnet_transformer_lm(args)
         scheme = record_scheme(args, DECODER_ONLY.sides)
@@ -73,15 +73,15 @@ class DeepNetTransformerLM(HonoursBf16, TransformerLanguageModel):
         return model
 
     def set_beam_size(self, beam_size: int) -> None:
-        """Set the number of hypotheses per sentence; a generator calls this (see decoding_of)."""
+        """Set the number of hypotheses per sentence; fairseq's generator calls this."""
         self.decoder.set_beam_size(beam_size)
 
 
 @register_model_architecture("deepnet_transformer_lm", "deepnet_transformer_lm")
 def deepnet_transformer_lm(args: Namespace) -> None:
-    """512/2048/8, 6L: the base shape of fairseq's transformer_lm.
+    """Base shape of fairseq's transformer_lm: 512/2048/8, 6L.
 
-    fairseq's base_lm_architecture is not called: it makes every model Pre-LN.
+    fairseq's base_lm_architecture is not called, because it selects Pre-LN for every model.
     """
     default_scheme(args)
     default_shape(args, 512, 2048, 8, DECODER_ONLY.sides)
@@ -97,14 +97,14 @@ def deepnet_transformer_lm(args: Namespace) -> None:
 
 @register_model_architecture("deepnet_transformer_lm", "deepnet_transformer_lm_tiny")
 def deepnet_transformer_lm_tiny(args: Namespace) -> None:
-    """64/128/2: the tiny shape of deepnet_transformer_tiny."""
+    """Tiny shape, as deepnet_transformer_tiny: 64/128/2."""
     default_shape(args, 64, 128, 2, DECODER_ONLY.sides)
     deepnet_transformer_lm(args)
 
 
 @register_model_architecture("deepnet_transformer_lm", "deepnet_transformer_lm_big")
 def deepnet_transformer_lm_big(args: Namespace) -> None:
-    """1024/4096/16, 12L: the shape of fairseq's transformer_lm_big."""
+    """Shape of fairseq's transformer_lm_big: 1024/4096/16, 12L."""
     default_shape(args, 1024, 4096, 16, DECODER_ONLY.sides)
     default_depth(args, 12, DECODER_ONLY.sides)
     deepnet_transformer_lm(args)
@@ -112,7 +112,7 @@ def deepnet_transformer_lm_big(args: Namespace) -> None:
 
 @register_model_architecture("deepnet_transformer_lm", "deepnet_transformer_lm_gpt")
 def deepnet_transformer_lm_gpt(args: Namespace) -> None:
-    """768/3072/12, 12L, GELU, attention dropout 0.1: the shape of fairseq's transformer_lm_gpt."""
+    """Shape of fairseq's transformer_lm_gpt: 768/3072/12, 12L, GELU, attention dropout 0.1."""
     default_shape(args, 768, 3072, 12, DECODER_ONLY.sides)
     default_depth(args, 12, DECODER_ONLY.sides)
     default(args, attention_dropout=0.1, activation_fn="gelu")

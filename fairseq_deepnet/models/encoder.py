@@ -1,4 +1,4 @@
-"""The encoder: fairseq's embeddings and interface around our layers.
+"""Encoder with fairseq's embeddings and interface around our layers.
 
 Shapes: B = batch, S = source length, C = channels.
 """
@@ -34,7 +34,7 @@ class DeepNetEncoder(TransformerEncoderBase):
     """Encoder of N layers with a residual scheme.
 
     Args:
-        cfg: fairseq's TransformerConfig, with our options as further attributes.
+        cfg: fairseq's TransformerConfig, with our options as additional attributes.
         dictionary: dictionary of the source language.
         embed_tokens: source embeddings.
         scheme: the residual scheme.
@@ -43,7 +43,7 @@ class DeepNetEncoder(TransformerEncoderBase):
     def __init__(
         self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Embedding, scheme: ResidualScheme
     ) -> None:
-        # Set first: the base class calls build_encoder_layer, which reads them.
+        # These attributes come first because the base class calls build_encoder_layer.
         self.scheme = scheme
         self._next_layer = count()
         super().__init__(cfg, dictionary, embed_tokens)
@@ -58,7 +58,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         self.output_transform = scheme.build_output_transform(
             Side.ENCODER, embed_tokens.embedding_dim
         )
-        # torch's LayerNorms, as fairseq uses apex's if it is installed
+        # torch's LayerNorms; fairseq would use apex's if installed
         if cfg.layernorm_embedding:
             self.layernorm_embedding = nn.LayerNorm(embed_tokens.embedding_dim)
         self.layer_norm = (
@@ -77,12 +77,12 @@ class DeepNetEncoder(TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
     ) -> EncoderOut:
-        """Encode src_tokens [B, S]; return fairseq's dictionary, with "encoder_out" [S, B, C].
+        """Encode src_tokens [B, S] and return fairseq's dictionary, with "encoder_out" [S, B, C].
 
-        "encoder_padding_mask" is [] without padding, so that it is not checked again.
+        Without padding, "encoder_padding_mask" is [], so that padding is not checked again.
         """
         padded = src_tokens.eq(self.padding_idx)
-        # Checked first, because it waits for everything that a GPU has queued.
+        # This check comes first because it waits for everything queued on a GPU.
         padding = padded if padded.any() else None
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
         states: list[Tensor] = []
@@ -124,7 +124,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         )
 
     def run_unpadded(self, x: Tensor, batch: Unpadded, mask: Tensor | None) -> Tensor:
-        """Run only the real positions of the batch through the layers."""
+        """Run only the batch's real positions through the layers."""
         layers = [UnpaddedLayer(cast(EncoderLayer, layer), batch) for layer in self.layers]
         x, _ = run_layers(
             layers,
@@ -136,7 +136,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         return batch.spread(x)
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
-        """Prepare for generation. Training is over."""
+        """Prepare the encoder for generation, after training."""
         self.generates = True
         for layer in self.layers:
             lay_out(layer)
@@ -144,8 +144,8 @@ class DeepNetEncoder(TransformerEncoderBase):
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         """Return the rows in a new order [R].
 
-        Sentences that are repeated for their hypotheses are stored once, with the number of
-        repetitions (`hypotheses_per_sentence`). Reordering within sentences then changes nothing.
+        A sentence with several hypotheses is stored once, with their number
+        (`hypotheses_per_sentence`). Reordering within sentences then changes nothing.
         """
         sentences = encoder_out["encoder_out"][0].size(1)
         each = torch.arange(sentences, device=new_order.device)
@@ -164,24 +164,24 @@ class DeepNetEncoder(TransformerEncoderBase):
         return reordered | note
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Receive the number of finished updates; fairseq calls this before each micro-batch."""
+        """Log learned values; fairseq calls this with the number of finished updates."""
         if self.training:
             log_learned(self, Side.ENCODER, num_updates, self.log_interval)
 
     def upgrade_state_dict_named(
         self, state_dict: dict[str, Tensor], name: str
     ) -> dict[str, Tensor]:
-        """Return it unchanged: our parameters always had fairseq's current names."""
+        """Return `state_dict` unchanged, as our parameters always had fairseq's current names."""
         return state_dict
 
 
 def hypotheses_per_sentence(encoder_out: EncoderOut) -> int:
-    """Return the number of rows that each stored sentence represents."""
+    """Return the number of rows per stored sentence."""
     return int(encoder_out.get("hypotheses_per_sentence", [1])[0])
 
 
 def are_grouped(sentences: Tensor, group: int) -> bool:
-    """Return True if each `group` of adjacent rows, given as sentences [R], is one sentence."""
+    """Return True if each `group` of adjacent rows has one sentence index in `sentences` [R]."""
     if sentences.numel() % group:
         return False
     grouped = sentences.view(-1, group)

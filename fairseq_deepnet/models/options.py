@@ -20,11 +20,11 @@ BOTH = tuple(Side)
 
 @dataclass(frozen=True)
 class ModelKind:
-    """Differences between our models.
+    """Kind of model, by its stacks.
 
     Args:
-        arch: base arch of the model.
-        stock: fairseq's own arch of the same structure.
+        arch: our base arch.
+        stock: fairseq's arch with the same structure.
         sides: stacks of the model.
     """
 
@@ -41,46 +41,35 @@ KIND_OF = {
     for kind in (ENCODER_DECODER, DECODER_ONLY, ENCODER_ONLY)
     for name in (kind.arch, kind.stock)
 }
-"""Our models and fairseq's models of the same structure, by registered name."""
+"""Kind of our models, and of fairseq's models with the same structure, by registered name."""
 
 
 def model_name(args: Any) -> str | None:
-    """Return the registered name of the model that `args` describe; None if it is unknown."""
+    """Return the registered model name for `args`; None if unknown."""
     for name in (getattr(args, "arch", None), getattr(args, "_name", None)):
         if name in KIND_OF or name in ARCH_MODEL_NAME_REGISTRY:
             return str(ARCH_MODEL_NAME_REGISTRY.get(name, name))
     return None
 
 
-# Stock options that our layers do not implement: attribute, option, neutral values.
-UNSUPPORTED: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
-    ("quant_noise_pq", "--quant-noise-pq", (0,)),
-    ("quant_noise_scalar", "--quant-noise-scalar", (0,)),
-    ("adaptive_input", "--adaptive-input", (False, None)),
-    ("tie_adaptive_weights", "--tie-adaptive-weights", (False, None)),
-    ("character_embeddings", "--character-embeddings", (False, None)),
-    ("cross_self_attention", "--cross-self-attention", (False, None)),
-    ("no_cross_attention", "--no-cross-attention", (False, None)),
-    ("base_layers", "--base-layers", (0,)),
-    ("char_inputs", "--char-inputs", (False, None)),
-    ("export", "--export", (False, None)),
-    ("scale_attn", "--scale-attn", (False, None)),
-    ("scale_heads", "--scale-heads", (False, None)),
-    ("scale_fc", "--scale-fc", (False, None)),
-    ("scale_resids", "--scale-resids", (False, None)),
-    ("encoder_xformers_att_config", "--encoder-xformers-att-config", (None, "")),
-    ("decoder_xformers_att_config", "--decoder-xformers-att-config", (None, "")),
-    ("mha_reg_scale_factor", "--mha-reg-scale-factor", (0,)),
-    ("ffn_reg_scale_factor", "--ffn-reg-scale-factor", (0,)),
-    ("mha_heads_to_keep", "--mha-heads-to-keep", (-1,)),
-    ("ffn_blocks_to_remove", "--ffn-blocks-to-remove", (-1,)),
+_NUMBERS = "quant_noise_pq quant_noise_scalar base_layers mha_reg_scale_factor ffn_reg_scale_factor"
+_FLAGS = (
+    "adaptive_input tie_adaptive_weights character_embeddings cross_self_attention"
+    " no_cross_attention char_inputs export scale_attn scale_heads scale_fc scale_resids"
 )
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(_NUMBERS.split(), (0,)),
+    **dict.fromkeys(_FLAGS.split(), (False, None)),
+    **dict.fromkeys(("encoder_xformers_att_config", "decoder_xformers_att_config"), (None, "")),
+    **dict.fromkeys(("mha_heads_to_keep", "ffn_blocks_to_remove"), (-1,)),
+}
+"""Attributes of fairseq's options that our layers do not implement, with their neutral values."""
 FROZEN_NORMS: dict[str, tuple[str, ...]] = {
     "none": (),
     "gain": ("weight",),
     "both": ("weight", "bias"),
 }
-"""Values of --freeze-norms, with the LayerNorm parameters that each keeps fixed."""
+"""LayerNorm parameters that each value of --freeze-norms freezes."""
 
 
 def default(args: Namespace, **values: Any) -> None:
@@ -93,7 +82,7 @@ def default(args: Namespace, **values: Any) -> None:
 def default_shape(
     args: Namespace, width: int, ffn: int, heads: int, sides: Iterable[Side] = BOTH
 ) -> None:
-    """Set width, feed-forward width and heads of these sides, unless they are set."""
+    """Set width, feed-forward width and heads on `sides`, unless already set."""
     for side in sides:
         default(
             args,
@@ -106,18 +95,23 @@ def default_shape(
 
 
 def default_depth(args: Namespace, layers: int, sides: Iterable[Side] = BOTH) -> None:
-    """Set the number of layers of these sides, unless it is set."""
+    """Set the number of layers on `sides`, unless already set."""
     default(args, **{f"{side.value}_layers": layers for side in sides})
 
 
 def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
-    """Raise ConfigurationError for options that cannot be honoured, naming the remedy."""
+    """Check the model's options.
+
+    Raises:
+        ConfigurationError: if options contradict each other or are not supported.
+    """
     scheme = scheme_class(args.residual_scheme, "--residual-scheme")
-    for attribute, option, neutral in UNSUPPORTED:
+    for attribute, neutral in UNSUPPORTED.items():
         value = getattr(args, attribute, neutral[0])
         if value not in neutral:
+            option = attribute.replace("_", "-")
             raise ConfigurationError(
-                f"{option} {value} is not supported by {kind.arch}; leave it out,"
+                f"--{option} {value} is not supported by {kind.arch}; leave it out,"
                 f" or train fairseq's own --arch {kind.stock}"
             )
     scheme.check_variant(getattr(args, "scheme_variant", None))
@@ -160,12 +154,12 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
 
 
 def names(fit: Callable[[type[ResidualScheme]], bool]) -> str:
-    """Return the schemes that fit, as a command-line option."""
+    """Return the schemes for which `fit` is true, as a command-line option."""
     return f"--residual-scheme {{{','.join(name for name, kind in SCHEMES.items() if fit(kind))}}}"
 
 
 def check_every_layer_runs(args: Namespace, side: Side, scheme: type[ResidualScheme]) -> None:
-    """Refuse to drop layers if the scheme depends on every layer."""
+    """Raise ConfigurationError if layers may be dropped and the scheme needs every layer."""
     for option in (f"{side.value}-layerdrop", f"{side.value}-layers-to-keep"):
         value = getattr(args, option.replace("-", "_"), None)
         if value and not scheme.layer_drop:
@@ -176,7 +170,7 @@ def check_every_layer_runs(args: Namespace, side: Side, scheme: type[ResidualSch
 
 
 def check_shape(args: Namespace, side: Side) -> None:
-    """Refuse an impossible depth, width or number of heads of a side."""
+    """Raise ConfigurationError if a side's depth, width or number of heads is impossible."""
     name = side.value
     layers, heads = getattr(args, f"{name}_layers"), getattr(args, f"{name}_attention_heads")
     width = getattr(args, f"{name}_embed_dim")
@@ -200,7 +194,7 @@ def build_layer(layer_class: type[Layer], cfg: Any, scheme: ResidualScheme, plac
 
 
 def layer_shape(cfg: Any, side: Side) -> LayerShape:
-    """Return sizes and dropouts of the layers of a side, from fairseq's TransformerConfig."""
+    """Return the sizes and dropouts of a side's layers, from fairseq's TransformerConfig."""
     part = cfg.encoder if side is Side.ENCODER else cfg.decoder
     return LayerShape(
         embed_dim=part.embed_dim,

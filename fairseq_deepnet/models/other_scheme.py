@@ -1,7 +1,7 @@
-"""Refuse to continue training a checkpoint with another scheme, unless an option allows it.
+"""Check that training continues with the checkpoint's scheme, unless an option allows a change.
 
-fairseq compares names and shapes of parameters, which most schemes share, and takes everything else
-from the command line. Training would continue with another function and overwrite the checkpoint.
+fairseq compares only parameter names and shapes, which most schemes share. Without this check,
+training would continue with another function and overwrite the checkpoint.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPTION: Final = "--allow-other-scheme"
 
 
 def refuse_other_scheme(trainer: Any, filename: str, reset_optimizer: bool) -> None:
-    """Raise ConfigurationError in every process if rank 0 reads another scheme."""
+    """Raise ConfigurationError in every process if the checkpoint has another scheme."""
     refusal = None
     if trainer.data_parallel_rank == 0:
         refusal = _refusal(trainer.cfg, filename, reset_optimizer)
@@ -35,7 +35,7 @@ def refuse_other_scheme(trainer: Any, filename: str, reset_optimizer: bool) -> N
 
 
 def _refusal(cfg: Any, filename: str, reset_optimizer: bool) -> str | None:
-    """Return the reason why training must not start from this checkpoint, or None."""
+    """Return why training must not start from this checkpoint, or None."""
     if not PathManager.isfile(filename):
         return None
     try:
@@ -43,7 +43,7 @@ def _refusal(cfg: Any, filename: str, reset_optimizer: bool) -> str | None:
     except ValueError:
         return None  # fairseq reads it next and reports the error
     if not (hasattr(args, "residual_scheme") or hasattr(cfg.model, "residual_scheme")):
-        return None  # models of fairseq follow its own rules
+        return None  # both models are fairseq's own
     chosen = scheme_in(cfg.model)
     try:
         trained = scheme_in(args)
@@ -85,7 +85,7 @@ def _other_norms(filename: str, trained: Any, chosen: Any, reset_optimizer: bool
 def differ(first: ResidualScheme, second: ResidualScheme) -> bool:
     """Return True if two schemes differ in name, variant or alpha.
 
-    Depths may differ if no alpha does: fairseq itself compares the layers.
+    Different depths with equal alphas are not an error here, as fairseq compares the layers.
     """
     if (first.name, first.variant) != (second.name, second.variant):
         return True
@@ -97,7 +97,7 @@ def differ(first: ResidualScheme, second: ResidualScheme) -> bool:
 
 
 def _as_options(scheme: ResidualScheme, args: Any) -> str:
-    """Return the options that select a scheme; `args` are those of the command line."""
+    """Return the options that select a scheme, given the command line's `args`."""
     words = ["--residual-scheme", scheme.name]
     if not hasattr(args, "residual_scheme"):
         words = ["--arch", KIND_OF[str(model_name(args))].arch, *words]

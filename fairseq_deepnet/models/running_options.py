@@ -1,4 +1,4 @@
-"""Options that do not change a model's function: checkpointing, compilation, precision."""
+"""Options for activation checkpointing, compilation and precision."""
 
 from argparse import ArgumentParser, Namespace
 from typing import Any
@@ -13,37 +13,38 @@ from ..schemes import ResidualScheme, Side
 
 AUTO = "auto"
 FP32_FROM = 18
-"""Layers of the deeper stack from which --residual-dtype auto means float32."""
+"""Depth of the deeper stack from which --residual-dtype auto means float32."""
 RESIDUAL_DTYPES = (AUTO, "float32", "model")
 
 
 def add_running_arguments(parser: ArgumentParser) -> None:
-    """Add the options that all our models share."""
+    """Add this module's options."""
     parser.add_argument(
         "--checkpoint-activations-every",
         dest="checkpoint_every",  # as checkpoints hold it
         metavar="LAYERS",
-        help="activation checkpointing in segments of LAYERS layers: keep the input of each segment"
-        " and recompute the rest in backward; auto: the length that needs the least memory."
-        " --checkpoint-activations is the same as 1",
+        help="activation checkpointing in segments of LAYERS layers: store each segment's input and"
+        " recompute the other activations in backward; auto: the length that needs the least"
+        " memory. --checkpoint-activations is the same as 1",
     )
     parser.add_argument(
         "--residual-dtype",
         metavar="{auto,float32,model}",
-        help="dtype of the residual stream between sublayers in half precision: that of the model,"
-        " or float32, in which the rounding errors of deep stacks do not add up; auto (default):"
-        f" float32 from {FP32_FROM} layers in a stack (docs/reports/half-precision.md)",
+        help="dtype of the residual stream in half precision: the model's, or float32, so that"
+        " rounding errors do not accumulate in deep stacks; auto (default): float32 from"
+        f" {FP32_FROM} layers in a stack (docs/reports/half-precision.md)",
     )
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="train with torch.compile, one compilation for all layers of a stack. Takes half a"
-        " minute or more before the first update and changes dropout masks; slower on a CPU",
+        help="train with torch.compile, with one compilation for all layers of a stack. This takes"
+        " half a minute or more before the first update, changes dropout masks, and is slower on a"
+        " CPU",
     )
 
 
 def check_running(args: Namespace, scheme: type[ResidualScheme]) -> None:
-    """Raise ConfigurationError for invalid options of this module."""
+    """Raise ConfigurationError if an option of this module is invalid."""
     dtype = getattr(args, "residual_dtype", None)
     if dtype not in (None, *RESIDUAL_DTYPES):
         raise ConfigurationError(
@@ -73,7 +74,7 @@ def check_running(args: Namespace, scheme: type[ResidualScheme]) -> None:
 def checkpointing_of(
     cfg: Any, side: Side, scheme: ResidualScheme, shape: LayerShape
 ) -> ActivationCheckpointing:
-    """Return the activation checkpointing that the options ask for in a stack."""
+    """Return a stack's activation checkpointing, as the options define it."""
     every = getattr(cfg, "checkpoint_every", None)
     if every == AUTO:
         length = auto_segment(side, scheme, shape, scheme.depths.of(side))
@@ -85,17 +86,21 @@ def checkpointing_of(
 
 
 def streams_in_fp32(cfg: Any, scheme: ResidualScheme) -> bool:
-    """Return True if the residual stream of a model in half precision is in fp32."""
+    """Return True if a half-precision model has an fp32 residual stream."""
     dtype = getattr(cfg, "residual_dtype", None) or AUTO
     depth = max(scheme.depths.encoder, scheme.depths.decoder)
     return dtype == "float32" or (dtype == AUTO and depth >= FP32_FROM)
 
 
 class HonoursBf16(BaseFairseqModel):
-    """Applies --bf16 in generation, where fairseq's commands accept the option and ignore it."""
+    """Mixin that applies --bf16 in generation; fairseq's commands ignore the option there."""
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Prepare a loaded model for inference; cfg is the configuration of the whole command."""
+        """Prepare a loaded model for inference.
+
+        Args:
+            cfg: the command's configuration.
+        """
         if cfg.common.bf16:
             self.to(dtype=torch.bfloat16)
         super().prepare_for_inference_(cfg)

@@ -1,6 +1,4 @@
-"""The residual scheme of a model: its options, its record in every checkpoint, and logging of its
-learned values (omega, ReZero's factor, DLCL's weights).
-"""
+"""Options of the residual scheme, its record in checkpoints, and logging of its learned values."""
 
 import logging
 from argparse import ArgumentParser, Namespace
@@ -31,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 def add_scheme_arguments(parser: ArgumentParser) -> None:
-    """Add the options that all our models have in addition to fairseq's."""
+    """Add the options of the residual scheme, the monitor and the divergence watch."""
     schemes = "; ".join(f"{name}: {scheme.summary}" for name, scheme in SCHEMES.items())
     parser.add_argument(
         "--residual-scheme",
@@ -46,8 +44,8 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--scheme-variant",
         metavar="NAME",
-        help="variant of the scheme, where a paper and its code differ or leave a choice; the first"
-        f" is the default ({variants})",
+        help="variant of the scheme, if a paper and its code differ or leave a choice; the first"
+        f" variant is the default ({variants})",
     )
     stock = ", ".join(name for name, scheme in SCHEMES.items() if scheme.stock_initialisation)
     parser.add_argument(
@@ -58,16 +56,16 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--freeze-norms",
         metavar="{none,gain,both}",
-        help="LayerNorm parameters of the layers that keep their initial values (or those of a"
-        " loaded checkpoint): none (default), gains at 1, or both gains at 1 and biases at 0. Deep"
-        " Post-LN stacks collapse when these parameters drift (docs/reports/collapse.md)",
+        help="LayerNorm parameters in the layers to freeze at their initial values (or at those of"
+        " a loaded checkpoint): none (default), gains (1), or both gains (1) and biases (0). Deep"
+        " Post-LN stacks collapse if these parameters drift (docs/reports/collapse.md)",
     )
     parser.add_argument(
         "--allow-other-scheme",
         action="store_true",
         help="continue training from a --restore-file or --finetune-from-model with another scheme,"
-        " variant or alpha (which depends on depth); refused otherwise, and always for a checkpoint"
-        " in --save-dir",
+        " variant or alpha (which depends on depth). This is never allowed for a checkpoint in"
+        " --save-dir",
     )
     add_monitor_arguments(parser)
     add_watch_arguments(parser)
@@ -81,10 +79,10 @@ def default_scheme(args: Namespace) -> None:
 
 
 def record_scheme(args: Namespace, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
-    """Return the scheme of a model to build, and record it in `args`.
+    """Return the scheme of the model to build, and record it in `args`.
 
-    Through `args`, alpha is part of every checkpoint: --encoder-layers-to-keep shortens a trained
-    stack when loading it, and its alpha must remain that of the depth it was trained with.
+    Every checkpoint contains `args` and thus alpha. --encoder-layers-to-keep shortens a trained
+    stack at loading, but alpha must stay as in training.
 
     Raises:
         ConfigurationError: if `args` come from a checkpoint with another scheme.
@@ -103,13 +101,13 @@ def record_scheme(args: Namespace, sides: tuple[Side, ...] = BOTH) -> ResidualSc
 def finish_model(
     model: nn.Module, args: Namespace, scheme: ResidualScheme, stacks: dict[Side, nn.Module]
 ) -> None:
-    """Apply a scheme to a built model: initialise embeddings, freeze norms, register hooks.
+    """Initialise embeddings, freeze norms and register hooks of a new model.
 
     Args:
         model: the model.
-        args: its arguments.
-        scheme: its residual scheme.
-        stacks: its encoder and decoder, as far as it has them.
+        args: model arguments.
+        scheme: the residual scheme.
+        stacks: the model's encoder, decoder or both.
     """
     if args.init == "scheme":
         scheme.initialise_ends(stacks)
@@ -119,7 +117,7 @@ def finish_model(
 
 
 def frozen_norms(model: nn.Module, frozen: str) -> dict[str, nn.Parameter]:
-    """Return the parameters of a model that --freeze-norms keeps fixed, by name."""
+    """Return the parameters that --freeze-norms freezes, by name."""
     kinds = FROZEN_NORMS[frozen]
     if not kinds:
         return {}
@@ -131,15 +129,15 @@ def frozen_norms(model: nn.Module, frozen: str) -> dict[str, nn.Parameter]:
 
 
 def stock_scheme(args: Any, side: Side) -> type[ResidualScheme]:
-    """Return the scheme of a side of fairseq's Transformer, by --SIDE-normalize-before."""
+    """Return the scheme of one side of fairseq's Transformer, from --SIDE-normalize-before."""
     return PreLN if getattr(args, f"{side.value}_normalize_before", False) else PostLN
 
 
 def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
-    """Return the scheme of a model, from its checkpoint's record or else from its depths.
+    """Return a model's scheme, from its checkpoint's record if there is one.
 
     Args:
-        args: arguments of the model.
+        args: model arguments.
         sides: stacks of this kind of model.
     """
     chosen = scheme_class(args.residual_scheme, "--residual-scheme")
@@ -154,7 +152,7 @@ def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
             f"--residual-scheme {chosen.name} contradicts the checkpoint, which was trained with"
             f" {record['scheme']}; leave it out of the overrides"
         )
-    # a checkpoint from before the scheme had variants was trained with the first
+    # Checkpoints from before the scheme had variants were trained with the first.
     trained = chosen.check_variant(record.get("variant"))
     if variant not in (None, trained):
         raise ConfigurationError(
@@ -166,9 +164,9 @@ def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
 
 
 def scheme_in(args: Any) -> ResidualScheme | None:
-    """Return the scheme of the model that `args` describe, ours or fairseq's own.
+    """Return the scheme of our model, or of fairseq's, with these arguments.
 
-    None for any other model, and for fairseq's if its sides have different schemes.
+    The result is None for other models and if fairseq's sides have different schemes.
     """
     kind = KIND_OF.get(model_name(args) or "")
     if kind is None:
@@ -182,7 +180,7 @@ def scheme_in(args: Any) -> ResidualScheme | None:
 
 
 def learned_means(stack: Any) -> dict[str, Tensor]:
-    """Return the means over a stack's sublayers of all learned residual values, by name."""
+    """Return the mean of each learned residual value over a stack's sublayers, by name."""
     residuals = [residual for layer in stack.layers for residual in layer.residuals.values()]
     means: dict[str, list[Tensor]] = {}
     for module in (*residuals, *filter(None, [stack.combination])):
@@ -192,9 +190,9 @@ def learned_means(stack: Any) -> dict[str, Tensor]:
 
 
 def log_learned(stack: Any, side: Side, update: int, interval: int) -> None:
-    """Log the means as SIDE_NAME in the last update before each line of fairseq's log.
+    """Log the learned means as SIDE_NAME in the last update before each line of fairseq's log.
 
-    Nothing is logged while the stack's parameters are sharded.
+    Sharded stacks log nothing.
 
     Args:
         stack: our encoder or decoder.

@@ -1,4 +1,4 @@
-"""Parts of the Transformer. They depend on residual schemes, but on no fairseq model."""
+"""Transformer modules, which depend on residual schemes but on no fairseq model."""
 
 from .attention import MultiheadAttention
 from .decoding import Decoding, StackOutput
@@ -14,11 +14,7 @@ from .layers import (
 )
 from .layers_at_inference import UnpaddedLayer
 from .positions import TargetMask, Unpadded, additive, key_mask, target_mask
-from .stack import (
-    ActivationCheckpointing,
-    run_layers,
-    thriftiest_segment,
-)
+from .stack import ActivationCheckpointing, run_layers, thriftiest_segment
 
 __all__ = [
     "ActivationCheckpointing",

@@ -16,14 +16,14 @@ from .positions import Unpadded
 class MultiheadAttention(nn.Module):
     """softmax(Q K^T / sqrt(D)) V over H heads, then out_proj.
 
-    Keys and values are projected by a separate call (`project`), so that the caller can keep them:
-    the decoder projects a source sentence once, and one target position per step.
+    `project` computes keys and values separately, so that the caller can reuse them: the decoder
+    projects a source sentence once, and one target position per step.
 
     Args:
         embed_dim: C of queries and output.
         num_heads: H, a divisor of `embed_dim`.
-        source_dim: channels of keys and values before projection; by default `embed_dim`.
-        dropout: probability of dropping an attention weight while training.
+        source_dim: channels of keys and values before projection (default: `embed_dim`).
+        dropout: probability of dropping an attention weight during training.
         bias: add biases to the four linear maps.
         head_transform: module applied to the heads' outputs [B, H, T, D] before out_proj.
     """
@@ -42,7 +42,7 @@ class MultiheadAttention(nn.Module):
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads
         self.dropout_module = Dropout(dropout, module_name="MultiheadAttention")
-        # fairseq's order k, v, q, out: the same seed gives the same stock weights in both.
+        # fairseq's order k, v, q, out, so that the same seed gives the same stock weights.
         self.k_proj = nn.Linear(source_dim, embed_dim, bias=bias)
         self.v_proj = nn.Linear(source_dim, embed_dim, bias=bias)
         self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
@@ -51,7 +51,7 @@ class MultiheadAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialise as fairseq does (`--init stock`): uniform; q, k, v smaller by sqrt(2)."""
+        """Initialise as fairseq does: Xavier-uniform, with q, k and v smaller by sqrt(2)."""
         same_dim = self.k_proj.in_features == self.q_proj.in_features
         gain = 1 / math.sqrt(2) if same_dim else 1.0
         for projection in (self.k_proj, self.v_proj, self.q_proj):
@@ -65,7 +65,7 @@ class MultiheadAttention(nn.Module):
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def project(self, source: Tensor, batch: Unpadded | None = None) -> tuple[Tensor, Tensor]:
-        """Return keys and values [B, H, S, D] of a source [B, S, C'], or [n, C'] with `batch`."""
+        """Return keys and values [B, H, S, D] for a source [B, S, C'], or [n, C'] with `batch`."""
         key, value = self.k_proj(source), self.v_proj(source)
         if batch is not None:
             key, value = batch.spread(key), batch.spread(value)
@@ -83,10 +83,10 @@ class MultiheadAttention(nn.Module):
         """Attend from x [B, T, C] to key and value [B, H, S, D]; return [B, T, C].
 
         Args:
-            mask: additive, broadcastable to [B, H, T, S]: 0, or -inf where a query may not attend.
-                Each query needs at least one key.
-            causal: query t sees keys 0..t; excludes `mask`.
-            batch: if given, x and the output hold only its real positions, [n, C].
+            mask: additive (0, or -inf for hidden keys), broadcastable to [B, H, T, S]. Each query
+                needs at least one visible key.
+            causal: let query t attend to keys 0..t; excludes `mask`.
+            batch: if present, x and the output contain only its real positions, [n, C].
         """
         query = self.q_proj(x)
         if batch is not None:
@@ -125,16 +125,16 @@ def scaled_dot_product_attention(
     dropout: float = 0.0,
     causal: bool = False,
 ) -> Tensor:
-    """Return softmax(Q K^T / sqrt(D)) V, as [B, H, T, D].
+    """Return softmax(Q K^T / sqrt(D)) V, [B, H, T, D].
 
-    Training in half precision on the CPU computes it in float32: there, torch 2.13's backward pass
-    takes five times as long in bfloat16 as in float32.
+    Half-precision training on the CPU uses float32 here, because torch 2.13's backward pass takes
+    five times as long in bfloat16.
 
     Args:
         query: [B, H, T, D]. key, value: [B, H, S, D].
         mask: additive, broadcastable to [B, H, T, S].
         dropout: probability of dropping a weight.
-        causal: query t sees keys 0..t; excludes `mask`.
+        causal: let query t attend to keys 0..t; excludes `mask`.
     """
     dtype = query.dtype
     is_half = query.device.type == "cpu" and dtype in (torch.bfloat16, torch.float16)

@@ -1,4 +1,4 @@
-"""Incremental decoding: the decoder's layers and their cache, one target position per step.
+"""Incremental decoding, one target position per step.
 
 Shapes: R = rows (hypotheses), B = sentences, K = R / B hypotheses per sentence, C = channels,
 H = heads, S = source positions.
@@ -21,9 +21,9 @@ class StackOutput(NamedTuple):
     """Output of a stack for B sentences, or for R hypotheses.
 
     Args:
-        x: output of the top layer [B, T, C].
-        states: input of the bottom layer and output of every layer, if requested.
-        weights: cross-attention weights of one layer [B, H, T, S], if requested.
+        x: the top layer's output [B, T, C].
+        states: the bottom layer's input and every layer's output, if requested.
+        weights: one layer's cross-attention weights [B, H, T, S], if requested.
     """
 
     x: Tensor
@@ -35,10 +35,10 @@ class Decoding:
     """State of one batch in beam search.
 
     Args:
-        layers: layers of the decoder, in order.
-        hypotheses_per_sentence: K, if the hypotheses of each sentence are adjacent rows.
+        layers: the decoder's layers, in order.
+        hypotheses_per_sentence: K; the hypotheses of a sentence are adjacent rows.
         source: the encoder's output [B, S, C']; None without an encoder.
-        padding: [B, S], True = padding of the source; None without padding.
+        padding: source padding [B, S], True = padding; None if there is no padding.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Decoding:
     ) -> None:
         self.group = hypotheses_per_sentence
         self.cache = DecodingCache(self.group)
-        # Decoding that begins without gradients runs in inference mode, torch's cheapest.
+        # Inference mode is torch's fastest mode; it is used if gradients are disabled.
         self.inference = not torch.is_grad_enabled()
         project = None
         if source is not None:
@@ -72,7 +72,7 @@ class Decoding:
         """Run the newest position through the layers.
 
         Args:
-            x: its embedding, [R, 1, C].
+            x: embedding of the newest position, [R, 1, C].
             combination: computes the next layer's input from all outputs so far, x first.
             alignment_layer: layer whose cross-attention weights are returned.
             keep_states: return x and every layer's output.
@@ -85,7 +85,7 @@ class Decoding:
             output = self.run(x[:, 0], combination, alignment_layer, keep_states)
             if alike > 1:
                 self.cache.repeat(alike)
-        # Copies, because tensors from inference mode must not be modified in place.
+        # The caller may modify the copies in place, unlike tensors from inference mode.
         x, *states = (y.repeat_interleave(alike, dim=0) for y in (output.x, *output.states))
         weights = output.weights
         if weights is not None:
@@ -93,9 +93,9 @@ class Decoding:
         return StackOutput(x, states, weights)
 
     def alike(self, x: Tensor) -> int:
-        """Return the number of identical adjacent rows of x [R, 1, C]: K in the first step, else 1.
+        """Return the number of identical adjacent rows of x [R, 1, C].
 
-        All hypotheses of a sentence start with the same symbol and differ afterwards.
+        It is K in the first step, in which all hypotheses of a sentence are equal, and 1 later.
         """
         if self.cache.length or self.group == 1 or any(step.draws for step in self.steps):
             return 1
@@ -132,11 +132,11 @@ class Decoding:
         return StackOutput(x, states, alignment[0] if alignment else None)
 
     def by_row(self, weights: Tensor) -> Tensor:
-        """Return weights [B H, K, S'] as [R, H, 1, S], in the caller's order of rows."""
+        """Return weights [B H, K, S'] as [R, H, 1, S], in the caller's row order."""
         rows = weights.unflatten(0, (self.cache.sentences, -1)).transpose(1, 2).flatten(0, 1)
         return self.cache.leave(rows)[:, :, None, : self.source_length]
 
     def reorder(self, new_order: Tensor) -> None:
-        """Make row i continue row new_order[i]. new_order: [R'], values in 0..R-1."""
+        """Make row i continue row new_order[i]; see `DecodingCache.reorder`."""
         with torch.inference_mode(self.inference):
             self.cache.reorder(new_order)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .positions import additive
 
-MULTIPLE = 16  # torch's softmax on the CPU is several times slower on rows shorter than a vector
+MULTIPLE = 16  # torch's CPU softmax is several times slower if rows are shorter than a vector
 
 
 def padded(length: int) -> int:
@@ -21,30 +21,24 @@ def padded(length: int) -> int:
 
 
 class Slots:
-    """Slots that hold the history of each hypothesis.
+    """Slots that store the history of each hypothesis.
 
-    Hypotheses of one beam share most of their past. Each position has one slot, to which all
-    hypotheses that descend from it attend. Reordering beams changes only `mask`. A slot is free
-    again when no hypothesis descends from it.
+    Hypotheses of one beam share most of their history. Each position has one slot, and all
+    hypotheses that descend from the position attend to it. Reordering beams changes only `mask`. A
+    slot is free again when no hypothesis descends from its position.
+
+    Attributes:
+        mask: [B, K, n], True = the slot is in the hypothesis's history.
+        newest: slots of the newest positions, [B, K].
     """
 
-    def __init__(self, mask: Tensor) -> None:
-        self.mask = mask  # [B, K, n], True = of this hypothesis's history
-        self.newest = mask.new_zeros((0,))  # [B, K], slots of the positions being written
+    def __init__(self, sentences: int, hypotheses: int, device: torch.device) -> None:
+        self.mask = torch.zeros(sentences, hypotheses, 0, dtype=torch.bool, device=device)
+        self.newest = self.mask.new_zeros((0,))
         self._bias: Tensor | None = None
 
-    @classmethod
-    def empty(cls, sentences: int, hypotheses: int, device: torch.device) -> "Slots":
-        return cls(torch.zeros(sentences, hypotheses, 0, dtype=torch.bool, device=device))
-
-    @classmethod
-    def full(cls, sentences: int, length: int, device: torch.device) -> "Slots":
-        """Return slots for one hypothesis per sentence with the history 0 .. length - 1."""
-        mask = torch.arange(padded(length), device=device) < length
-        return cls(mask.expand(sentences, 1, -1).clone())
-
     def __len__(self) -> int:
-        """Return n, including free slots."""
+        """Return n, the number of slots including free ones."""
         return self.mask.size(2)
 
     def add(self) -> None:
@@ -61,40 +55,35 @@ class Slots:
         self._bias = None
 
     def repeat(self, hypotheses: int) -> None:
-        """Continue each hypothesis as this number of hypotheses."""
+        """Replace each hypothesis by copies of it, `hypotheses` in number."""
         self.mask = self.mask.repeat_interleave(hypotheses, dim=1)
         self._bias = None
 
     def bias(self, heads: int, like: Tensor) -> Tensor:
-        """Return the additive mask [B H, K, n]: 0, or -inf outside the history."""
+        """Return the additive mask [B H, K, n], with -inf outside the history and 0 elsewhere."""
         if self._bias is None:
             bias = additive(self.mask, like.dtype)[:, None].expand(-1, heads, -1, -1)
             self._bias = bias.flatten(0, 1)
         return self._bias
 
     def select(self, rows: Tensor) -> None:
-        """Continue row rows[b, k] of the B K as hypothesis k of sentence b. rows: [B', K]."""
+        """Continue row rows[b, k], of B K rows, as hypothesis k of sentence b. rows: [B', K]."""
         histories = self.mask.flatten(0, 1).index_select(0, rows.flatten())
         self.mask = histories.view(*rows.shape, len(self))
         self._bias = None
-
-    def histories(self, rows: Tensor) -> Tensor:
-        """Return the slots [R, T] of the T positions of `rows` [R], indices of all B K rows."""
-        slots = self.mask.flatten(0, 1).index_select(0, rows).nonzero()[:, 1]
-        return slots.view(rows.numel(), -1)
 
 
 class DecodingCache:
     """State of one decoder between steps.
 
-    Reordering the beams of a sentence copies nothing. The hypotheses of a sentence share the
+    Reordering a sentence's beams copies no keys or values. Hypotheses of a sentence share the
     source's keys and values, which are projected once per sentence. Each target position is stored
-    once for all hypotheses that descend from it (`Slots`), and a mask selects the slots that a
-    hypothesis attends to. When sentences end, the last ones move into their places. `enter` and
-    `leave` convert between the caller's order of rows and this one.
+    once for all hypotheses that descend from it (`Slots`), and a mask selects the slots to which a
+    hypothesis attends. When sentences end, trailing sentences move into their places. `enter` and
+    `leave` convert between the caller's row order and the cache's.
 
     Args:
-        hypotheses_per_sentence: K, if the hypotheses of each sentence are adjacent rows.
+        hypotheses_per_sentence: K; the hypotheses of a sentence are adjacent rows.
     """
 
     def __init__(self, hypotheses_per_sentence: int = 1) -> None:
@@ -104,19 +93,19 @@ class DecodingCache:
         self.layers: list[LayerMemory] = []
         self.changes = 0  # changes that invalidate views of the layers' buffers
         self._slots: Slots | None = None
-        self._places: Tensor | None = None  # [B], place of each sentence; None: its own index
+        self._places: Tensor | None = None  # [B], place of each sentence; None = its own index
         self._newest: tuple[Tensor, Tensor] | None = None  # sentences [B, 1] and slots [B, K]
         self._source_bias: Tensor | None = None
 
-    # A step: begin, enter, the memory of every layer, leave, advance
+    # Sequence of a step: begin, enter, every layer's memory, leave, advance
 
     def begin(self, rows: int, device: torch.device) -> None:
-        """Make room for one more position of R rows."""
+        """Allocate the next position of R rows."""
         if self._slots is None:
             if rows % self.hypotheses_per_sentence:
                 self.hypotheses_per_sentence = 1
             group = self.hypotheses_per_sentence
-            self._slots = Slots.empty(rows // group, group, device)
+            self._slots = Slots(rows // group, group, device)
         before = len(self._slots)
         self._slots.add()
         self.changes += len(self._slots) > before
@@ -125,36 +114,36 @@ class DecodingCache:
 
     @property
     def slots(self) -> Slots:
-        assert self._slots is not None, "begin() comes first"
+        assert self._slots is not None, "call begin() first"
         return self._slots
 
     @property
     def newest(self) -> tuple[Tensor, Tensor]:
-        """Sentences [B, 1] and slots [B, K] of the newest position."""
-        assert self._newest is not None, "begin() comes first"
+        """Indices of the newest position: sentences [B, 1] and slots [B, K]."""
+        assert self._newest is not None, "call begin() first"
         return self._newest
 
     @property
     def sentences(self) -> int:
-        """B."""
+        """Number of sentences, B."""
         return self.slots.mask.size(0)
 
     def enter(self, x: Tensor) -> Tensor:
-        """Return rows [R, ...] in the order of the cache."""
+        """Return rows [R, ...] in the cache's order."""
         if self._places is None:
             return x
         grouped = x.unflatten(0, (-1, self.hypotheses_per_sentence))
         return grouped.index_select(0, self._places.argsort()).flatten(0, 1)
 
     def leave(self, x: Tensor) -> Tensor:
-        """Return rows [R, ...] in the caller's order; the inverse of `enter`."""
+        """Return rows [R, ...] in the caller's order, the inverse of `enter`."""
         if self._places is None:
             return x
         grouped = x.unflatten(0, (-1, self.hypotheses_per_sentence))
         return grouped.index_select(0, self._places).flatten(0, 1)
 
     def source_bias(self, heads: int, like: Tensor) -> Tensor:
-        """Return the additive mask of the source [B H, 1, S']: 0, or -inf at padding."""
+        """Return the source's additive mask [B H, 1, S'], with -inf at padding and 0 elsewhere."""
         if self._source_bias is None:
             assert self.source_mask is not None
             mask = self.source_mask
@@ -164,18 +153,25 @@ class DecodingCache:
         return self._source_bias
 
     def advance(self) -> None:
-        """Count the position of a finished step, after all layers have stored it."""
+        """Count the newest position after all layers have stored it."""
         self.length += 1
 
     # Between steps
 
     def repeat(self, hypotheses: int) -> None:
-        """Continue each row as this number of adjacent rows."""
+        """Replace each row by adjacent copies of it, `hypotheses` in number."""
         self.slots.repeat(hypotheses)
         self.hypotheses_per_sentence *= hypotheses
 
     def reorder(self, new_order: Tensor) -> None:
-        """Make row i continue row new_order[i]. new_order: [R'], values in 0..R-1."""
+        """Make row i continue row new_order[i].
+
+        Args:
+            new_order: [R'], values in 0..R-1; each group of K rows continues one sentence.
+
+        Raises:
+            ValueError: if a group has rows of several sentences.
+        """
         if self._slots is None:
             return
         group = self.hypotheses_per_sentence
@@ -183,54 +179,40 @@ class DecodingCache:
         if self._places is not None:
             places = self._places.index_select(0, places)
         rows = places * group + new_order.remainder(group)
-        if new_order.numel() % group == 0:
-            grouped = places.view(-1, group)
-            if bool((grouped == grouped[:, :1]).all()):
-                self._follow(grouped[:, 0], rows.view(-1, group))
-                return
-        self._separate(rows)
+        if new_order.numel() % group or bool((places.view(-1, group).diff() != 0).any()):
+            raise ValueError(f"each {group} adjacent rows must continue one sentence")
+        self._follow(places[::group], rows.view(-1, group))
 
     def _follow(self, old_places: Tensor, rows: Tensor) -> None:
         """Continue the sentences at `old_places` [B'] with hypotheses from `rows` [B', K]."""
-        left = old_places.numel()
-        here = torch.arange(left, device=old_places.device)
+        remaining = old_places.numel()
+        here = torch.arange(remaining, device=old_places.device)
         places = old_places
-        if left < self.sentences or not torch.equal(old_places, here):
+        if remaining < self.sentences or not torch.equal(old_places, here):
             times = torch.bincount(old_places, minlength=self.sentences)
             if int(times.max()) > 1:
                 self._change(lambda x, dim: x.index_select(dim, old_places))
                 places = here
-            elif left < self.sentences:
+            elif remaining < self.sentences:
                 places = self._fill(old_places, times)
         self._places = None if torch.equal(places, here) else places
         self.slots.select(rows if self._places is None else rows[places.argsort()])
 
-    def _fill(self, kept: Tensor, times: Tensor) -> Tensor:
-        """Move trailing sentences into free slots; return all sentence slots, [B']."""
-        left = kept.numel()
-        free = (times[:left] == 0).nonzero()[:, 0]
-        homeless = kept >= left
-        moving = kept[homeless]
+    def _fill(self, places: Tensor, times: Tensor) -> Tensor:
+        """Move trailing sentences into free places; return the places of all sentences, [B']."""
+        remaining = places.numel()
+        free = (times[:remaining] == 0).nonzero()[:, 0]
+        is_beyond = places >= remaining
+        moving = places[is_beyond]
         self._change(lambda x, dim: x.index_copy_(dim, free, x.index_select(dim, moving)))
         if self.source_mask is not None:
-            self.source_mask = self.source_mask[:left]
-        return kept.masked_scatter(homeless, free)
+            self.source_mask = self.source_mask[:remaining]
+        return places.masked_scatter(is_beyond, free)
 
-    def _separate(self, rows: Tensor) -> None:
-        """Give each row [R'] its own history, after the hypotheses of a sentence were separated."""
-        sentence = torch.div(rows, self.hypotheses_per_sentence, rounding_mode="floor")
-        slots = self.slots.histories(rows)
-        self._slots = Slots.full(rows.numel(), self.length, rows.device)
-        self.hypotheses_per_sentence = 1
-        self._places = None
+    def _change(self, change: Callable[[Tensor, int], Tensor]) -> None:
+        """Apply `change(tensor, dimension)` to the sentence dimension of every tensor."""
         for memory in self.layers:
-            memory.separate(sentence, slots, len(self._slots))
-        self._change(lambda x, dim: x.index_select(dim, sentence), target=False)
-
-    def _change(self, change: Callable[[Tensor, int], Tensor], target: bool = True) -> None:
-        """Apply `change` to every tensor per sentence; it takes the tensor and its dimension B."""
-        for memory in self.layers:
-            memory.change(change, target)
+            memory.change(change)
         if self.source_mask is not None:
             self.source_mask = change(self.source_mask, 0)
         self._source_bias = None
@@ -238,19 +220,19 @@ class DecodingCache:
 
 
 class LayerMemory:
-    """Cache of one layer: buffers, and views of them while these are valid."""
+    """Key and value buffers of one layer, with views for the current step."""
 
-    INITIAL_CAPACITY = 64  # slots per sentence; grows by half
+    INITIAL_CAPACITY = 64  # slots per sentence; the capacity grows by half
 
     def __init__(self, cache: DecodingCache) -> None:
         self.cache = cache
         self.target: Tensor | None = None  # [2, B or more, H, n or more, D]
         self.source: tuple[Tensor, Tensor] | None = None  # [B.., H, D, S'] and [B.., H, S', D]
         self._seen = -1
-        self._cleared = 0  # initialised slots
+        self._cleared = 0  # number of initialised slots
 
     def views(self, like: Tensor) -> None:
-        """Update the views; like: [.., H, D]."""
+        """Update the views. like: tensor [.., H, D] with the dtype and device of the buffers."""
         cache = self.cache
         if self._seen == cache.changes:
             return
@@ -258,7 +240,7 @@ class LayerMemory:
         slots, sentences = len(cache.slots), cache.sentences
         target = self.target = self._room(like, slots)
         if self._cleared < slots:
-            # An unwritten slot would contribute 0 x NaN.
+            # Uninitialised slots would contribute 0 x NaN.
             target[:, :, :, self._cleared : slots].zero_()
             self._cleared = slots
         self.places = target.permute(1, 3, 0, 2, 4)  # [B.., n.., 2, H, D]
@@ -289,16 +271,8 @@ class LayerMemory:
             F.pad(value, (0, 0, 0, padding)).contiguous(),
         )
 
-    def change(self, change: Callable[[Tensor, int], Tensor], target: bool) -> None:
-        if self.target is not None and target:
+    def change(self, change: Callable[[Tensor, int], Tensor]) -> None:
+        if self.target is not None:
             self.target = change(self.target, 1)
         if self.source is not None:
             self.source = (change(self.source[0], 0), change(self.source[1], 0))
-
-    def separate(self, sentence: Tensor, slots: Tensor, room: int) -> None:
-        """Copy each row's history [R', T] from its sentence's slots into `room` own slots."""
-        assert self.target is not None
-        history = self.target.transpose(2, 3)[:, sentence.unsqueeze(1), slots]  # [2, R', T, H, D]
-        free = (0, 0, 0, room - slots.size(1))
-        self.target = F.pad(history.transpose(2, 3), free).contiguous()
-        self._cleared = room

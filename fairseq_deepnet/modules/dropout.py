@@ -1,8 +1,7 @@
-"""Dropout that needs a quarter of a random number per element on the CPU.
+"""Dropout that draws one random 64-bit word per four elements on the CPU.
 
-In narrow layers, torch's CPU generator spends more time on Bernoulli draws than the matrix products
-take: at width 64, drawing masks is a tenth of a training step. Here each 64-bit word of the
-generator decides four elements, with 16 bits each.
+In narrow layers, Bernoulli draws from torch's CPU generator take longer than matrix products: at
+width 64, they take a tenth of a training step. Here each element uses 16 bits of a word.
 """
 
 import torch
@@ -11,18 +10,18 @@ from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor
 
 LEVELS = 1 << 16  # probabilities are multiples of 1 / LEVELS
-ELEMENTS_PER_WORD = 4  # elements that one 64-bit word decides
+ELEMENTS_PER_WORD = 4  # elements per 64-bit word
 
 
 class Dropout(FairseqDropout):
-    """fairseq's dropout, faster: x / (1 - p) with probability 1 - p, else 0.
+    """Faster version of fairseq's dropout: x / (1 - p) with probability 1 - p, else 0.
 
-    On the CPU p is rounded to a multiple of 2^-16; the expectation of the output is still x.
+    On the CPU p is rounded to a multiple of 2^-16, and the output's expectation is still x.
     --retain-dropout works as in fairseq.
     """
 
     def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
-        """Return x, of any shape, after dropout; `inplace` is ignored."""
+        """Apply dropout to x, of any shape; `inplace` is ignored."""
         if self.p == 0 or not (self.training or self.apply_during_inference):
             return x
         if x.device.type != "cpu" or torch.compiler.is_compiling():
@@ -33,7 +32,7 @@ class Dropout(FairseqDropout):
 def dropout_factors(like: Tensor, keep: int) -> Tensor:
     """Return a factor for each element: LEVELS / keep with probability keep / LEVELS, else 0.
 
-    Factors are numbers, because torch's CPU kernels multiply with booleans several times slower.
+    Factors are numbers because torch's CPU kernels are several times slower with booleans.
     """
     if keep in (0, LEVELS):
         return torch.full_like(like, keep / LEVELS)

@@ -1,4 +1,4 @@
-"""Weight layout for decoding: one column-major matrix for query, key and value.
+"""Weight layout for decoding, with query, key and value in one column-major matrix.
 
 Shapes: R = rows, C = channels.
 """
@@ -25,15 +25,15 @@ def projection(attention: MultiheadAttention) -> Callable[[Tensor], Tensor]:
 
 
 def are_plain(maps: tuple[nn.Module, ...]) -> bool:
-    """Return True if all maps are plain nn.Linear; quantised ones have other weights."""
+    """Return True if all maps are plain nn.Linear (quantised maps store weights differently)."""
     return all(type(linear) is nn.Linear for linear in maps)
 
 
 def lay_out(layer: nn.Module) -> None:
-    """Change the memory layout of a layer's weights to that which products read fastest.
+    """Change the memory layout, but not the values, of a layer's weights for fast products.
 
-    Values do not change. The weights of q, k and v become parts of one tensor, which `projection`
-    uses. Do not call this on a model that is still trained: an optimiser may hold the old memory.
+    The weights of q, k and v become parts of one tensor, which `projection` uses. Call this only
+    after training, as an optimiser may refer to the old memory.
     """
     for module in layer.modules():
         if isinstance(module, MultiheadAttention):
@@ -41,7 +41,7 @@ def lay_out(layer: nn.Module) -> None:
     for module in layer.modules():
         if not (type(module) is nn.Linear and module.weight.is_contiguous()):
             continue
-        # MKL takes a tenth longer for row-major weights; other kernels do not.
+        # MKL, unlike other libraries, takes a tenth longer for row-major weights.
         if (module.weight.dtype, module.weight.device.type) == (torch.float32, "cpu"):
             module.weight.data = columns_first(module.weight.detach())
 
@@ -52,7 +52,7 @@ def columns_first(weight: Tensor) -> Tensor:
 
 
 def join_weights(attention: MultiheadAttention) -> None:
-    """Make the transposed weights [C, C] of q, k and v parts of one tensor [C, 3 C]."""
+    """Store the transposed weights [C, C] of q, k and v in one tensor [C, 3 C]."""
     maps = (attention.q_proj, attention.k_proj, attention.v_proj)
     if not are_plain(maps) or len({linear.in_features for linear in maps}) > 1:
         return
@@ -62,7 +62,7 @@ def join_weights(attention: MultiheadAttention) -> None:
 
 
 def joined_part(parts: list[Tensor]) -> Tensor | None:
-    """Return the matrix [3 C, C] that `join_weights` built; None if parts are not joined."""
+    """Return the matrix [3 C, C] built by `join_weights`; None if the parts are not joined."""
     first, rows = parts[0], sum(part.size(0) for part in parts)
     place = first.storage_offset()
     for part in parts:

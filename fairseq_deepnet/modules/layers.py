@@ -1,8 +1,8 @@
-"""Encoder and decoder layers: attention and feed-forward, joined by a residual scheme.
+"""Encoder and decoder layers: attention and feed-forward with a scheme's residual connections.
 
 Shapes: B = batch, T = target length, S = source length, C = channels, F = feed-forward width,
-H = heads. Batch comes first. A layer's input and output are as wide as the scheme's streams: C, or
-a multiple. Parameter names are fairseq's: checkpoints are interchangeable.
+H = heads. Batch comes first. A layer's input and output have C channels per stream of the scheme.
+Parameter names are fairseq's, so checkpoints are interchangeable.
 """
 
 import functools
@@ -50,15 +50,15 @@ class LayerShape:
     activation: str
 
 
-RECOMPILATIONS = 64  # torch's own limit is 8, all stacks together; then it stops compiling
+RECOMPILATIONS = 64  # maximum for all stacks; torch's default is 8, after which it gives up
 
 
 @functools.cache
 def compile_layers() -> Callable[..., Any]:
     """Return a compiled function that calls a layer's `compute`.
 
-    A layer's parameters are inputs of the compiled code, and sizes are dynamic. A stack of any
-    depth therefore compiles one layer: once with a mask, once without, and again for sizes of 1.
+    Parameters are inputs of the compiled code and sizes are dynamic, so a stack of any depth
+    compiles one layer: with a mask, without a mask, and again for sizes of 1.
     """
     from torch._dynamo import config as limits  # takes a second to import
 
@@ -71,12 +71,12 @@ def _compute(layer: "TransformerLayer", *args: Any, **kwargs: Any) -> Any:
 
 
 class TransformerLayer(nn.Module):
-    """Base of the layers: feed-forward branch, residuals, initialisation.
+    """Base class of all layers, with the feed-forward branch, residuals and initialisation.
 
     Attributes:
-        compiled: result of `compile_layers`, or None. It runs inside the layer's hooks, which
-            gather sharded parameters. Decoding is not compiled, nor is a layer whose parts have
-            hooks (monitoring), which compiled code would skip.
+        compiled: result of `compile_layers`, or None. It runs inside the layer's own hooks, which
+            gather sharded parameters. Decoding is not compiled. Neither are layers whose parts
+            have hooks (monitoring), which compiled code would skip.
     """
 
     compiled: Callable[..., Any] | None = None
@@ -112,7 +112,7 @@ class TransformerLayer(nn.Module):
         return self.compiled(self, *args, **kwargs)
 
     def compute(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the layer's output."""
+        """Compute the layer's output."""
         raise NotImplementedError
 
     def has_hooks(self) -> bool:
@@ -141,22 +141,22 @@ class TransformerLayer(nn.Module):
 
     @property
     def attentions(self) -> tuple[Sublayer, ...]:
-        """The sublayers before the feed-forward."""
+        """Sublayers before the feed-forward."""
         return tuple(sublayer for sublayer in self.sublayers if sublayer is not Sublayer.FFN)
 
     def norm(self, sublayer: Sublayer) -> nn.Module | None:
-        """Return the LayerNorm of a sublayer; None if the scheme has none."""
+        """Return a sublayer's LayerNorm; None if the scheme has no LayerNorms."""
         if sublayer is Sublayer.FFN:
             return self.final_layer_norm
         norm: nn.Module | None = getattr(self, f"{sublayer.value}_layer_norm")
         return norm
 
     def residual(self, sublayer: Sublayer) -> Residual:
-        """Return the residual connection of a sublayer."""
+        """Return a sublayer's residual connection."""
         return cast(Residual, self.residuals[sublayer])
 
     def enter(self, sublayer: Sublayer, x: Stream) -> Tensor:
-        """Return the input of a branch [B, T, C], in the dtype of the weights."""
+        """Return a branch's input [B, T, C], in the dtype of the weights."""
         entry = self.residual(sublayer).enter(x, self.norm(sublayer))
         return entry.to(self.fc1.weight.dtype)
 
@@ -168,7 +168,7 @@ class TransformerLayer(nn.Module):
         )
 
     def linears(self) -> Iterator[tuple[Sublayer, Role, nn.Linear]]:
-        """Yield every linear map of the layer with its branch and its role there."""
+        """Yield each linear map with its sublayer and its role there."""
         for sublayer in self.attentions:
             for role in (Role.Q_PROJ, Role.K_PROJ, Role.V_PROJ, Role.OUT_PROJ):
                 yield sublayer, role, getattr(getattr(self, sublayer.value), role.value)
@@ -176,7 +176,7 @@ class TransformerLayer(nn.Module):
         yield Sublayer.FFN, Role.FC2, self.fc2
 
     def initialise(self, scheme: ResidualScheme) -> None:
-        """Initialise every linear map by the scheme."""
+        """Initialise every linear map as the scheme defines."""
         for sublayer, role, linear in self.linears():
             scheme.initialise(self.place, sublayer, role, linear)
 
@@ -242,7 +242,7 @@ class DecoderLayer(TransformerLayer):
             self_mask: additive, [B, 1, T, T]; if None, `causal` decides.
             source_mask: additive, [B, 1, 1, S].
             need_weights: return the cross-attention's weights.
-            batch: if given, x holds only its real positions, [n, C]; excludes weights.
+            batch: if present, x contains only its real positions, [n, C]; excludes weights.
         """
         x = self.self_attention(x, self_mask, causal, batch)
         x, weights = self.cross_attention(x, source, source_mask, need_weights, batch)
@@ -279,5 +279,5 @@ class CausalLayer(TransformerLayer):
         need_weights: bool = False,
         batch: Unpadded | None = None,
     ) -> tuple[Tensor, None]:
-        """Return the output and None: the interface of `DecoderLayer` without a source."""
+        """Return the output and None; arguments are as in `DecoderLayer`, without a source."""
         return self.feed_forward(self.self_attention(x, self_mask, causal, batch)), None

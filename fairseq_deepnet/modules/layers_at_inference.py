@@ -1,13 +1,13 @@
-"""Layers at inference: a decoder layer for one target position, an encoder layer without padding.
+"""Inference layers: a decoder layer for one target position, an encoder layer without padding.
 
-A step of beam search consists of hundreds of small operations, and most of its time is spent
-outside matrix products. Here rows are two-dimensional; q, k and v are one product; the hypotheses
-of a sentence are the queries of one batched product with everything stored for it; and the parts of
-a layer are looked up once per decoding.
+A step of beam search consists of hundreds of small operations and spends most of its time outside
+matrix products. Therefore rows are two-dimensional here, one product computes q, k and v, one
+batched product attends from all hypotheses of a sentence to its stored positions, and a layer's
+parts are looked up once per batch.
 
-Generation sorts sentences by words. They differ in subwords, so that a third of a batch may be
-padding. (Training sorts by subwords of the source and has hardly any.) Linear maps of the encoder
-are applied only to real positions, attention to whole sentences.
+Generation sorts sentences by their number of words. The number of subwords varies, and up to a
+third of a batch is padding. (Training sorts by source subwords and has little padding.) The
+encoder's linear maps are applied only to real positions, and attention to whole sentences.
 
 Shapes: R = rows, B = sentences, K = R / B hypotheses per sentence, C = channels, H = heads,
 D = C / H, n = stored or real positions, S = source positions, S' = the same, padded.
@@ -31,13 +31,13 @@ ProjectSource = Callable[[MultiheadAttention], tuple[Tensor, Tensor]]
 
 
 class NewestPosition:
-    """A decoder layer applied to the newest position of every row.
+    """Decoder layer applied to the newest position of every row.
 
     Args:
-        layer: layer of the decoder.
-        cache: cache of this decoding.
-        project: computes an attention's keys and values [B, H, S, D] from the encoder's output, in
-            the cache's order; None without an encoder.
+        layer: the decoder layer.
+        cache: cache of the batch.
+        project: computes a cross-attention's keys and values [B, H, S, D] from the encoder's
+            output, in the cache's order; None without an encoder.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class NewestPosition:
 
     @property
     def draws(self) -> bool:
-        """True if dropout is active: --retain-dropout, or a model in training mode."""
+        """True if dropout is active, in training mode or with --retain-dropout."""
         return any(
             module.p > 0 and (module.training or module.apply_during_inference)
             for module in self.layer.modules()
@@ -71,9 +71,12 @@ class NewestPosition:
         )
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the output, like x [R, C], and cross-attention weights [B H, K, S'].
+        """Return the output [R, C] and cross-attention weights [B H, K, S'].
 
-        x is in the cache's order; call the cache's `begin` before each step.
+        Call the cache's `begin` before each step.
+
+        Args:
+            x: [R, C], in the cache's order.
         """
         cache, memory, attention = self.cache, self.memory, self.attention
         heads, group = attention.heads, cache.hypotheses_per_sentence
@@ -95,8 +98,7 @@ class NewestPosition:
 class Attend:
     """softmax(Q K^T / sqrt(D)) V and out_proj for a few queries per sentence.
 
-    It uses two batched products: on a CPU, torch's scaled_dot_product_attention takes twice as long
-    for so few queries.
+    Two batched products take half the time of torch's scaled_dot_product_attention on a CPU.
     """
 
     def __init__(self, attention: MultiheadAttention) -> None:
@@ -113,7 +115,7 @@ class Attend:
 
         Args:
             query: [B, K, H, D]. keys: [B H, D, n]. values: [B H, n, D].
-            bias: additive mask of the scores, [B H, K or 1, n].
+            bias: additive mask for the scores, [B H, K or 1, n].
         """
         sentences, group, heads, head_dim = query.shape
         query = query.transpose(1, 2).reshape(-1, group, head_dim)
@@ -126,12 +128,7 @@ class Attend:
 
 
 class UnpaddedLayer:
-    """An encoder layer applied to the real positions of a batch, for inference.
-
-    Args:
-        layer: layer of the encoder.
-        batch: the batch.
-    """
+    """Encoder layer applied to a batch's real positions, for inference."""
 
     def __init__(self, layer: EncoderLayer, batch: Unpadded) -> None:
         self.batch = batch
@@ -141,7 +138,7 @@ class UnpaddedLayer:
         self.project = projection(layer.self_attn)
 
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the output [n, C] for x [n, C] and an additive mask [B, 1, 1, S]."""
+        """Return the layer's output [n, C] for x [n, C] and an additive mask [B, 1, 1, S]."""
         attention = self.attention
         parts = self.batch.spread(self.project(self.enter(x))).chunk(3, dim=-1)
         query, key, value = map(attention.split_heads, parts)
@@ -155,7 +152,7 @@ class UnpaddedLayer:
 
 
 def source_projection(source: Tensor, real: Tensor) -> ProjectSource:
-    """Return a function from a cross-attention to its keys and values [B, H, S, D].
+    """Return a function that computes a cross-attention's keys and values [B, H, S, D].
 
     Args:
         source: the encoder's output, [B, S, C'].

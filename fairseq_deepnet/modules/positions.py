@@ -1,8 +1,8 @@
-"""Attention masks, and batches without padding: the real positions as rows of one matrix.
+"""Attention masks, and batches whose real positions are the rows of one matrix, without padding.
 
-Masks are boolean, True = may be attended to, until `additive` converts them. Batches are sorted by
-source length. Target lengths differ, more so in small corpora and large batches
-(docs/reports/speed.md). Everything but attention treats positions independently.
+Masks are boolean (True = may attend) until `additive` converts them. Batches are sorted by source
+length, but target lengths differ, more so in small corpora and large batches
+(docs/reports/speed.md). All operations except attention treat positions independently.
 
 Shapes: B = batch, T = target or any length, S = keys, n = real positions, C = channels.
 """
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 WORTH_IT: Final = 20
-"""Channels times the share of padding above which training without padding is faster: 8 % padding
-at width 256, a third at width 64, where overhead per call dominates."""
+"""Training without padding is faster if channels times padding share exceeds this number: from 8 %
+padding at width 256, or a third at width 64, where overhead per call dominates."""
 
 
 class TargetMask(NamedTuple):
@@ -25,7 +25,7 @@ class TargetMask(NamedTuple):
 
     Args:
         mask: [B, 1, T, T] or None.
-        causal: query t sees keys 0..t without a mask, by the attention's causal mode.
+        causal: use the attention's causal mode, without a mask: query t attends to keys 0..t.
     """
 
     mask: Tensor | None
@@ -33,13 +33,13 @@ class TargetMask(NamedTuple):
 
 
 def target_mask(padding: Tensor, full_context: bool = False) -> TargetMask:
-    """Return a mask if a real position would otherwise see padding.
+    """Return the decoder's mask, which is None if no real position could attend to padding.
 
-    Padding on the right is hidden by the causal mode. This synchronises with a GPU.
+    The causal mode hides padding on the right. This function synchronises with a GPU.
 
     Args:
         padding: [B, T], True = padding.
-        full_context: every position sees all others, not only those before it.
+        full_context: let every position attend to all positions, not only to earlier ones.
     """
     exposed = padding if full_context else padding[:, :-1] & ~padding[:, 1:]
     if not exposed.any():
@@ -49,22 +49,22 @@ def target_mask(padding: Tensor, full_context: bool = False) -> TargetMask:
     if not full_context:
         visible = visible.tril()
     visible = visible & key_mask(padding)
-    # Padding before the first word sees itself: a query without keys would give NaN.
+    # Padding before the first word attends to itself, because a query without keys gives NaN.
     itself = torch.eye(length, dtype=torch.bool, device=padding.device)
     return TargetMask(visible | (itself & ~visible.any(dim=-1, keepdim=True)), False)
 
 
 def key_mask(padding: Tensor) -> Tensor:
-    """Return the mask [B, 1, 1, S] of the keys that are not padding [B, S]."""
+    """Return a mask [B, 1, 1, S] that excludes the padded keys [B, S]."""
     return ~padding[:, None, None, :]
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return 0 where a mask [..., S] is True and -inf elsewhere.
+    """Convert a boolean mask [..., S] to 0 (True) and -inf (False).
 
-    A model converts its masks once per batch, because attention would convert a boolean mask in
-    each layer. Rows are padded in memory to a multiple of 8, as torch's memory-efficient kernel
-    requires; always by at least one element, so that torch.compile sees one layout.
+    Models convert masks once per batch; attention would convert a boolean mask in each layer. In
+    memory, rows are padded to a multiple of 8, as torch's memory-efficient kernel requires, and by
+    at least one element, so that torch.compile sees one layout.
     """
     length = mask.size(-1)
     rows = mask.new_zeros(*mask.shape[:-1], length + 8 - length % 8, dtype=dtype)
@@ -72,15 +72,15 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Unpadded:
-    """Conversion between a padded batch and its real positions. It synchronises with a GPU.
+    """Conversion between a padded batch and its real positions, which synchronises with a GPU.
 
     Args:
         padding: [B, T], True = padding; at least one position is real.
 
     Attributes:
         positions: indices of the real positions in the flattened batch, [n].
-        rows: row of the n for each position of the flattened batch, [B T]. Padding refers to the
-            row before it, as nothing attends to it.
+        rows: index of the real position for each position in the flattened batch, [B T]. Padding,
+            which no position attends to, has the index of the preceding real position.
     """
 
     def __init__(self, padding: Tensor) -> None:
@@ -91,9 +91,9 @@ class Unpadded:
 
     @classmethod
     def where_it_pays(cls, padding: Tensor, channels: int) -> Unpadded | None:
-        """Return a batch if removing its padding speeds up a training pass, otherwise None.
+        """Return a batch if training without its padding is faster, otherwise None.
 
-        It is None on GPUs, where synchronising costs more.
+        On GPUs synchronisation costs more than it saves, so the result is None.
 
         Args:
             padding: [B, T], True = padding.
@@ -106,25 +106,25 @@ class Unpadded:
 
     def take(self, x: Tensor) -> Tensor:
         """Return the real positions, [B, T, C] -> [n, C]; the gradient of padding is 0."""
-        taken: Tensor = _Take.apply(x, self)  # type: ignore[no-untyped-call]
-        return taken
+        rows: Tensor = _Take.apply(x, self)  # type: ignore[no-untyped-call]
+        return rows
 
     def spread(self, x: Tensor) -> Tensor:
         """Return x [n, C] as [B, T, C] for attention.
 
-        Padding has arbitrary finite values. They must be masked, as their gradient is ignored.
+        Padding has arbitrary finite values, which must be masked because their gradient is ignored.
         """
         spread: Tensor = _Spread.apply(x, self)  # type: ignore[no-untyped-call]
         return spread
 
     def restore(self, x: Tensor) -> Tensor:
-        """Return x as a batch, [n, C] -> [B, T, C], with zeros at padding."""
+        """Return x [n, C] as [B, T, C] with zeros at padding."""
         rows = x.new_zeros(self.rows.numel(), x.size(-1))
         return rows.index_copy(0, self.positions, x).unflatten(0, self.shape)
 
 
 class _Take(torch.autograd.Function):
-    """index_select with a backward pass that copies rows, where torch's adds them."""
+    """index_select whose backward pass copies rows; torch's adds them."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, batch: Unpadded) -> Tensor:

@@ -1,4 +1,4 @@
-"""Running a stack of layers: checkpointing, layer combination, hidden states."""
+"""Running of a stack of layers, with activation checkpointing and hidden states."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -19,14 +19,13 @@ Apply = Callable[[Layer, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class ActivationCheckpointing:
-    """Activation checkpointing of a stack.
+    """Activation checkpointing of a stack, in torch's non-reentrant form.
 
-    This uses torch's non-reentrant form. fairseq's wrapper loses the gradients of a layer whose
-    input needs none (frozen embeddings).
+    fairseq's wrapper loses a layer's gradients if its input needs none (frozen embeddings).
 
     Args:
-        every: length of a segment, of which only the input is kept; 0 keeps all activations.
-        offload: keep the inputs of segments in host memory.
+        every: number of layers per segment, whose input is stored; 0 stores all activations.
+        offload: store the segments' inputs in host memory.
     """
 
     every: int = 0
@@ -35,8 +34,8 @@ class ActivationCheckpointing:
     def __call__(self, run: Callable[[Tensor], Any], x: Tensor) -> Any:
         """Return run(x), checkpointed if `every` is set.
 
-        `run` must hold its other inputs, such as the encoder's output, in its closure: arguments
-        would be offloaded once per segment.
+        Other inputs of `run`, such as the encoder's output, must be in its closure. Arguments would
+        be offloaded once per segment.
         """
         if not self.every or not torch.is_grad_enabled():
             return run(x)
@@ -45,19 +44,20 @@ class ActivationCheckpointing:
             return checkpoint(run, x, use_reentrant=False)
 
 
-def thriftiest_segment(layers: int, kept: float) -> int:
-    """Return the segment length k that needs the least memory: N / k inputs and k layers.
+def thriftiest_segment(layers: int, stored: float) -> int:
+    """Return the segment length k that needs the least memory.
 
-    The layers of one segment at a time keep their activations in backward. The extra time is one
-    forward pass for every k.
+    Memory holds the inputs of N / k segments and, in backward, the activations of the k layers in
+    one segment. The additional time is one forward pass for any k.
 
     Args:
         layers: N, number of layers.
-        kept: activations that one layer keeps for backward, in multiples of its input.
+        stored: activations that one layer stores for backward, in multiples of its input.
     """
-    best = max(1, round(math.sqrt(layers / kept)))
+    best = max(1, round(math.sqrt(layers / stored)))
     return min(
-        (best - 1 or 1, best, best + 1), key=lambda k: math.ceil(layers / k) + min(k, layers) * kept
+        (best - 1 or 1, best, best + 1),
+        key=lambda k: math.ceil(layers / k) + min(k, layers) * stored,
     )
 
 
@@ -75,30 +75,30 @@ def run_layers(
         layers: the layers in order; LayerDrop skips some when iterated.
         x: [B, T, C].
         apply: runs one layer on its input.
-        checkpointing: activations to keep; segments are one layer long if `combination` or
+        checkpointing: activations to store; segments have one layer if `combination` or
             `keep_states` need each output.
         combination: computes the next layer's input from all outputs so far, x first.
         keep_states: collect x and every layer's output.
 
     Returns:
-        the output of the top layer [B, T, C], wider if the scheme has more streams, and the states
+        the top layer's output [B, T, C], wider if the scheme has several streams, and the states
         [B, T, C], bottom first (empty unless requested).
     """
     present, width = list(layers), x.size(-1)
     each = combination is not None or keep_states
     length = 1 if each else max(checkpointing.every, 1)
     states = [x] if keep_states else []
-    kept = []
+    outputs = []
     if combination is not None:
-        kept.append(combination.keep(x, 0))
-        x = combination(kept)
+        outputs.append(combination.keep(x, 0))
+        x = combination(outputs)
     for start in range(0, len(present), length):
         x = checkpointing(_segment(present[start : start + length], apply), x)
         if keep_states:
             states.append(x[..., :width])
         if combination is not None:
-            kept.append(combination.keep(x, start + 1))
-            x = combination(kept)
+            outputs.append(combination.keep(x, start + 1))
+            x = combination(outputs)
     return x, states
 
 

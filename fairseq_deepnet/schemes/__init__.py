@@ -38,7 +38,11 @@ DEFAULT_SCHEME = DeepNorm.name
 
 
 def scheme_class(name: str, what: str = "residual scheme") -> type[ResidualScheme]:
-    """Return the scheme called `name`; raise ConfigurationError for another name."""
+    """Return the scheme called `name`.
+
+    Raises:
+        ConfigurationError: if no scheme has this name.
+    """
     if name not in SCHEMES:
         raise ConfigurationError(f"{what} {name} is unknown; choose one of {', '.join(SCHEMES)}")
     return SCHEMES[name]

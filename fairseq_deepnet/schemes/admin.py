@@ -1,4 +1,4 @@
-"""Admin: LN(w * x + G(x)), w from the variance of the branches below (Liu et al., EMNLP 2020)."""
+"""Admin: LN(w * x + G(x)), with w set by the variances of lower branches (Liu et al., 2020)."""
 
 import logging
 import math
@@ -16,12 +16,11 @@ logger = logging.getLogger(__name__)
 
 
 class AdminResidual(WeightedPostNormResidual):
-    """LN((w + o) * x + G(x)): w [C] is learned and starts at 1; profiling sets o [1], 0 before.
+    """LN((w + o) * x + G(x)) with a learned w [C], initially 1, and an offset o [1] from profiling.
 
-    omega = w + o is split into two tensors because a half-precision optimiser copies the weights
-    before the first batch: its first step would overwrite a parameter that profiling had set. o is
-    a buffer, which no optimiser holds. omega moves as a parameter would, except that weight decay
-    pulls w, not omega, towards 0.
+    A half-precision optimiser copies parameters before the first batch, so its first step would
+    overwrite a parameter set by profiling. The weight omega = w + o is therefore split, and o is a
+    buffer. Weight decay acts on w, not on omega.
     """
 
     def __init__(self, side: Side, embed_dim: int) -> None:
@@ -49,11 +48,11 @@ class AdminResidual(WeightedPostNormResidual):
 
 
 class Profile:
-    """omega of each sublayer of a stack, starting at the input.
+    """Residual weights omega of a stack's sublayers, starting at the input.
 
-    omega_1 = 1 and omega_{i+1}^2 = Var[omega_i x_{i-1}] + Var[G_i]. As LayerNorm makes
-    Var[x_i] = 1, this equals Var[x_0] + the sum of Var[G_j] for j <= i. The embeddings
-    x_0 are not normalised; padding counts as zeros.
+    omega_1 = 1 and omega_{i+1}^2 = Var[omega_i x_{i-1}] + Var[G_i]. Since LayerNorm sets
+    Var[x_i] = 1, omega_{i+1}^2 is Var[x_0] plus the sum of Var[G_j] for j <= i. The embeddings x_0
+    are not normalised, and padding counts as zeros.
     """
 
     def __init__(self) -> None:
@@ -63,8 +62,8 @@ class Profile:
     def add(self, residual: Tensor, branch: Tensor) -> None:
         """Add a sublayer's weighted residual and its branch after dropout, both [B, T, C].
 
-        Variances are over all elements of the batch. In distributed training they are averaged over
-        the processes, so that every process sets the same omega.
+        Variances are computed over all elements of the batch. In distributed training they are
+        averaged over processes, so that all processes set the same omega.
         """
         self.omegas.append(self.next_omega)
         total = residual.float().var(correction=0) + branch.float().var(correction=0)
@@ -77,8 +76,8 @@ class Profile:
 class ProfilingPass:
     """Forward pre-hook that sets omega in an extra forward pass before the first training step.
 
-    The pass uses the same batch, in training mode (variances are measured after dropout), without
-    gradients, and runs in all processes at once. It is skipped if a checkpoint has set omega.
+    All processes run this pass together, on their first batch, in training mode (dropout affects
+    the variances) and without gradients. It is skipped if a checkpoint has set omega.
     """
 
     def __init__(self) -> None:
@@ -95,7 +94,7 @@ class ProfilingPass:
         for residual in residuals:
             residual.profile = profiles[residual.side]
         try:
-            # not compiled: reading a variance would break the graph in every sublayer
+            # Compiled code would break its graph in every sublayer to read a variance.
             with torch.no_grad(), torch.compiler.set_stance("force_eager"):
                 model.forward(*args, **kwargs)
         finally:
@@ -110,14 +109,14 @@ class ProfilingPass:
 
 
 class Admin(ResidualScheme):
-    """Admin as in Liu et al. 2020, profiled before the first update of the training command.
+    """Admin (Liu et al., EMNLP 2020), profiled before the first update of the training command.
 
-    omega is learned and starts at one number per sublayer. It follows the authors' code, which
-    includes Var[omega_i x_{i-1}]; the paper's formula sums only the variances of the branches. The
-    authors profile in a separate run on one device that writes a file. Here each device runs its
-    first batch twice. Initial weights are Xavier-normal, as in every scheme here. The authors used
-    the initialisation of their fairseq, in which the feed-forward is Xavier-uniform with zero
-    biases; `--init stock` uses that of today's fairseq, which differs only there.
+    omega is learned. Its initial value, one number per sublayer, follows the authors' code, which
+    includes Var[omega_i x_{i-1}]; the paper's formula sums only branch variances. The authors
+    profile in a separate run on one device and write a file. Here each device runs its first batch
+    twice. Initial weights are Xavier-normal, as in every scheme here. The authors used the
+    initialisation of their fairseq version: `--init stock` differs from it only in the
+    feed-forward, which they drew Xavier-uniform with zero biases.
     """
 
     name: ClassVar[str] = "admin"
@@ -143,11 +142,11 @@ class Admin(ResidualScheme):
 
 
 class AdminLog(ResidualScheme):
-    """Admin without profiling: omega depends only on depth, as in the authors' admin-torch.
+    """Admin without profiling, as in the authors' admin-torch: omega depends only on depth.
 
-    n is the number of sublayers of the stack, 2N or 3M. omega = sqrt((n + 1) / ln(n + 1) - 1) in
-    every sublayer, so that the output changes by O(log n). The variant `constant` uses sqrt(n), for
-    a change of O(1).
+    For a stack with n sublayers (2N or 3M), omega is sqrt((n + 1) / ln(n + 1) - 1) in each, so that
+    the output changes by O(log n). With the variant `constant`, omega is sqrt(n) and the output
+    changes by O(1).
     """
 
     name: ClassVar[str] = "admin-log"
@@ -164,7 +163,7 @@ class AdminLog(ResidualScheme):
         return None
 
     def omega(self, side: Side) -> float:
-        """Return the initial residual weight of a side."""
+        """Return the initial residual weight on a side."""
         n = self.depths.sublayers(side)
         if self.variant == "constant":
             return math.sqrt(n)

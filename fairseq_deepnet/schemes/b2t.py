@@ -10,9 +10,9 @@ from .residual import Map, Residual, Stream
 
 
 class BottomToTopResidual(Residual):
-    """LN(x + G(x)), and LN(b + x + G(x)) in a layer's last sublayer, where b is the layer's input.
+    """LN(x + G(x)), but LN(b + x + G(x)) in a layer's last sublayer, where b is the layer's input.
 
-    Between the sublayers of a layer the stream is the pair (x, b).
+    Within a layer the stream is the pair (x, b).
     """
 
     def __init__(self, is_last: bool) -> None:
@@ -35,11 +35,11 @@ def pair(x: Stream) -> tuple[Tensor, Tensor]:
 
 
 class B2T(ResidualScheme):
-    """LN(x + G(x)); the last sublayer of a layer adds the layer's input: LN(b + x + G(x)).
+    """Post-LN whose last sublayer in each layer also adds the layer's input b: LN(b + x + G(x)).
 
-    Where the connection is on, the authors' code multiplies every weight that fairseq has drawn by
-    N^(-1/2), N the depth of the stack. Here this factor is the gain of Xavier-normal weights. The
-    variant `plain` implements only the formula and leaves the weights alone.
+    The authors' code multiplies every weight drawn by fairseq by N^(-1/2), where N is the depth of
+    the stack. Here this factor is the gain of Xavier-normal weights. The variant `plain` implements
+    only the formula and does not scale the weights.
     """
 
     name: ClassVar[str] = "b2t"

@@ -1,23 +1,24 @@
-"""The contract of a residual scheme: how a sublayer joins the residual stream, how weights start.
+"""Interface of a residual scheme, which defines residual connections and initial weights.
 
-A scheme answers six questions. The layers need nothing else (they contain no `if scheme ==`):
+Layers contain no `if scheme ==`. A scheme defines:
 
-1. Where is LayerNorm? `norm`: post, pre (with another one after the stack), or none.
-   `embedding_norm`: is there one after the embeddings?
-2. How does a branch join the residual? `build_residuals` returns one module per sublayer. It is
-   called once per layer, so that the sublayers of a layer can share parameters and pass on more
-   than x.
-3. What else does a sublayer contain? `build_head_transform`, `build_ffn_transforms`, `bias`.
-4. Does a layer read more than the output of the layer below? `build_combination`. Does more than x
-   pass from layer to layer? `streams`. What follows the stack? `build_output_transform`.
-5. How are weights initialised? `gain` and `draw`; `initialise_ends` outside the layers; `prepare`
-   for values that depend on a batch or on the options of the run. A residual that changes during
-   training has `set_num_updates`, which fairseq calls before each batch.
-6. Can fairseq's stock layers compute a trained model? `why_not_stock`; `residual_weight`,
-   `stock_layer` and `stock_options` define the export.
+1. Normalisation: `norm` places LayerNorm in a sublayer (`pre` adds a final LayerNorm after the
+   stack), and `embedding_norm` adds a LayerNorm after the embeddings.
+2. Residuals: `build_residuals` returns one module per sublayer. It is called once per layer, so
+   that a layer's sublayers can share parameters and pass on more than x.
+3. Extra parts of a sublayer: `build_head_transform`, `build_ffn_transforms` and `bias`.
+4. Connections across layers: `build_combination` combines the outputs of all lower layers,
+   `streams` counts the tensors passed between layers, and `build_output_transform` follows the
+   stack.
+5. Initial weights: `gain` and `draw` set those of a layer, `initialise_ends` sets embeddings and
+   vocabulary projection, and `prepare` handles values that depend on a batch or on the run's
+   options. A residual that changes during training has `set_num_updates`, which fairseq calls
+   before each batch.
+6. Export to fairseq's layers: `why_not_stock`, `residual_weight`, `stock_layer` and
+   `stock_options`.
 
-Where a paper and its authors' code differ, `variants` lists both. docs/reference/schemes.md
-describes each published method in these terms.
+If a paper and its authors' code differ, `variants` lists both. docs/reference/schemes.md describes
+each published method in these terms.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +33,7 @@ from .residual import Combination, PostNormResidual, PreNormResidual, Residual
 
 
 class Side(StrEnum):
-    """The two stacks; models other than the encoder-decoder have one of them."""
+    """Stack of a Transformer: an encoder or a decoder."""
 
     ENCODER = "encoder"
     DECODER = "decoder"
@@ -47,7 +48,7 @@ class NormPlacement(StrEnum):
 
 
 class Sublayer(StrEnum):
-    """The residual branches of a layer; the values are fairseq's attribute names."""
+    """Residual branch of a layer; values are fairseq's attribute names."""
 
     SELF_ATTN = "self_attn"
     ENCODER_ATTN = "encoder_attn"
@@ -55,7 +56,7 @@ class Sublayer(StrEnum):
 
 
 class Role(StrEnum):
-    """Role of a linear map in its branch; the values are fairseq's attribute names."""
+    """Role of a linear map in its branch; values are fairseq's attribute names."""
 
     Q_PROJ = "q_proj"
     K_PROJ = "k_proj"
@@ -65,14 +66,13 @@ class Role(StrEnum):
     FC2 = "fc2"
 
 
-# Attn =Theta v w X for any W_Q and W_K (paper, Lemma 4.1): q and k do not affect the magnitude of
-# a branch's output.
+# By Lemma 4.1 of the paper, q and k do not affect the magnitude of a branch's output.
 VALUE_PATH = frozenset({Role.V_PROJ, Role.OUT_PROJ, Role.FC1, Role.FC2})
 
 
 @dataclass(frozen=True)
 class Depths:
-    """Layers per side: N in the encoder, M in the decoder; 0 for a side that the model lacks."""
+    """Number of layers per side: N in the encoder, M in the decoder, 0 for a missing side."""
 
     encoder: int
     decoder: int
@@ -85,13 +85,13 @@ class Depths:
         return self.encoder if side is Side.ENCODER else self.decoder
 
     def sublayers(self, side: Side) -> int:
-        """Count the residual branches: 2N; 3M in a decoder that has an encoder, else 2M."""
+        """Return the number of residual branches: 2N, 3M, or 2M without an encoder."""
         crossed = side is Side.DECODER and self.encoder > 0
         return self.of(side) * (3 if crossed else 2)
 
     @property
     def all_sublayers(self) -> int:
-        """Residual branches of the whole model: 2N + 3M with both sides."""
+        """Number of residual branches in the whole model: 2N + 3M with both sides."""
         return sum(self.sublayers(side) for side in Side)
 
 
@@ -104,16 +104,15 @@ class Place:
 
 
 class ResidualScheme:
-    """Base of all schemes: plain residuals, Xavier-normal weights, zero biases.
+    """Base class of all schemes, with plain residuals, Xavier-normal weights and zero biases.
 
     Args:
-        depths: the depths that the model is trained with.
-        alphas: the residual weight of each side as a checkpoint recorded it; by default
-            `default_alpha`.
-        variant: reading of the recipe; by default the first of `variants`.
+        depths: depths during training.
+        alphas: residual weight per side, as recorded in a checkpoint (default: `default_alpha`).
+        variant: name from `variants` (default: the first).
 
     Raises:
-        ConfigurationError: for a variant that the scheme does not have.
+        ConfigurationError: if the variant is unknown.
     """
 
     name: ClassVar[str]
@@ -146,7 +145,7 @@ class ResidualScheme:
 
     @classmethod
     def check_variant(cls, variant: str | None) -> str | None:
-        """Return the variant, or the default one; None for a scheme that has none."""
+        """Return the variant or the default variant; None if the scheme has no variants."""
         if variant is None:
             return next(iter(cls.variants), None)
         if variant not in cls.variants:
@@ -158,7 +157,7 @@ class ResidualScheme:
         return variant
 
     def default_alpha(self, side: Side) -> float | None:
-        """Return the residual weight alpha of a side; None if the scheme has none."""
+        """Return the residual weight alpha of a side; None if the scheme has no constant alpha."""
         return 1.0 if self.norm is NormPlacement.POST else None
 
     # Residuals and extra modules
@@ -166,7 +165,13 @@ class ResidualScheme:
     def build_residuals(
         self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
     ) -> dict[Sublayer, Residual]:
-        """Return a residual for each sublayer at `place`; `embed_dim` sizes learned vectors."""
+        """Return a residual for each sublayer of the layer at `place`.
+
+        Args:
+            place: position of the layer.
+            sublayers: sublayers of the layer, in order.
+            embed_dim: C, for learned vectors.
+        """
         if self.norm is NormPlacement.POST:
             return {sublayer: PostNormResidual(self.alphas[place.side]) for sublayer in sublayers}
         kind = PreNormResidual if self.norm is NormPlacement.PRE else Residual
@@ -185,48 +190,51 @@ class ResidualScheme:
         return None, None
 
     def build_combination(self, side: Side, embed_dim: int) -> Combination | None:
-        """Return a module that maps all outputs so far to the next layer's input (as in DLCL)."""
+        """Return a module that computes a layer's input from all lower outputs (as in DLCL)."""
         return None
 
     def build_output_transform(self, side: Side, embed_dim: int) -> nn.Module | None:
         """Return a module applied to the stack's output (as in R-Fixup), which joins `streams`.
 
-        The final norm of Pre-LN is separate.
+        Pre-LN's final norm is separate.
         """
         return None
 
     # Export to stock layers (tools/export/folding.py)
 
     def why_not_stock(self) -> str | None:
-        """Return the reason why fairseq's layers cannot compute the scheme; None if they can."""
+        """Return why fairseq's layers cannot compute the scheme; None if they can."""
         if self.norm is NormPlacement.NONE:
             return "it has no LayerNorm, and a stock layer normalises in every sublayer"
         return None
 
     def residual_weight(self, place: Place, learned: Mapping[str, Tensor]) -> float | Tensor:
-        """Return the residual weight of a trained Post-LN sublayer: a number or a vector [C].
+        """Return the residual weight, a number or a vector [C], of a trained Post-LN sublayer.
 
         Args:
-            place: place of its layer.
+            place: position of the sublayer's layer.
             learned: saved tensors of the sublayer's residual, by name.
         """
         return self.alphas[place.side]
 
     def stock_layer(self, place: Place, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return a trained layer's parameters, by name, as those of a stock layer.
+        """Convert a trained layer's parameters, by name, to those of a stock layer.
 
-        Parameters of the residuals are left out: `residual_weight` covers them.
+        Residuals are excluded, as `residual_weight` covers them.
         """
         return {name: weight for name, weight in layer.items() if not name.startswith("residuals.")}
 
     def stock_options(self) -> dict[str, bool]:
-        """Return fairseq's model options for a stock layer with the parameters of `stock_layer`."""
+        """Return the fairseq model options that `stock_layer` needs."""
         return {}
 
     # Initialisation
 
     def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
-        """Return a weight's standard deviation over Xavier's, sqrt(2 / (fan_in + fan_out))."""
+        """Return the ratio of a weight's initial standard deviation to Xavier's.
+
+        Xavier's is sqrt(2 / (fan_in + fan_out)).
+        """
         return 1.0
 
     def initialise(self, place: Place, sublayer: Sublayer, role: Role, linear: nn.Linear) -> None:
@@ -236,16 +244,20 @@ class ResidualScheme:
             nn.init.zeros_(linear.bias)
 
     def initialise_ends(self, stacks: Mapping[Side, nn.Module]) -> None:
-        """Initialise the embeddings and the vocabulary projection.
+        """Initialise the embeddings and the vocabulary projection, which may share tables.
 
-        Called once with fairseq's encoder and decoder (`embed_tokens`, `output_projection`), whose
-        tables may be shared. T-Fixup and R-Fixup override it; other schemes keep fairseq's values.
+        T-Fixup and R-Fixup override this; other schemes keep fairseq's values.
+
+        Args:
+            stacks: the model's encoder and decoder, with `embed_tokens` and `output_projection`.
         """
 
     def prepare(self, model: nn.Module, warmup: int) -> None:
-        """Prepare whatever depends on a batch (Admin's profiling) or on the schedule.
+        """Prepare values that depend on a batch (Admin's profiling) or on the schedule.
 
-        Called with the built model; `warmup` is the number of warm-up updates, or 0.
+        Args:
+            model: the complete model.
+            warmup: number of warm-up updates, or 0.
         """
 
     def __repr__(self) -> str:

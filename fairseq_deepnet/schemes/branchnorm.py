@@ -13,10 +13,10 @@ UPDATES = 4000  # length of the growth if the learning rate has no warm-up
 
 
 class GrowingBranchResidual(Residual):
-    """LN(x + a G(x)), a = min(1, t / T) in update t = 1, 2, ...; 1 in a new model.
+    """LN(x + a G(x)) with a = min(1, t / T) in update t = 1, 2, ...; a new model has a = 1.
 
-    a is a buffer, so that a checkpoint resumes and translates with the a that it was trained with.
-    It never falls below the value that was loaded, although fine-tuning counts updates from 1.
+    a is a buffer, so resuming and translating use the value saved in the checkpoint. Fine-tuning
+    counts updates from 1, but a never falls below the loaded value.
     """
 
     def __init__(self) -> None:
@@ -28,11 +28,11 @@ class GrowingBranchResidual(Residual):
 
     @property
     def alpha(self) -> float:
-        """The residual weight of the same sublayer written as LN(alpha x + G(x))."""
+        """Residual weight of the equivalent sublayer LN(alpha x + G(x))."""
         return 1 / self.scale.item()
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Set a from the number of finished updates; fairseq calls this before each batch."""
+        """Set a for the next update; fairseq passes the number of finished updates."""
         self.scale.fill_(min(1.0, max(self.reached, (num_updates + 1) / self.growth)))
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *more: Any) -> None:
@@ -46,12 +46,12 @@ class GrowingBranchResidual(Residual):
 
 
 class BranchNorm(ResidualScheme):
-    """LN(x + a G(x)): a grows linearly with the updates to 1, at which the scheme is Post-LN.
+    """LN(x + a G(x)), where a grows linearly to 1; the scheme is then Post-LN.
 
-    This follows the paper's abstract and descriptions by others: the weight of the branches grows
-    for T updates, a hyper-parameter, until it is that of Post-LN. The linear growth is our reading.
-    So is T: the warm-up of the learning rate, or 4,000 updates without warm-up. There is no public
-    code; initial weights are Xavier-normal, as in every scheme here.
+    This follows the paper's abstract and other descriptions: the branch weight grows to that of
+    Post-LN within T updates, a hyper-parameter. Linear growth is our reading, and so is the choice
+    of T: the learning rate's warm-up, or 4,000 updates without warm-up. There is no public code.
+    Initial weights are Xavier-normal, as in every scheme here.
     """
 
     name: ClassVar[str] = "branchnorm"

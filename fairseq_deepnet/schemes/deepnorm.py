@@ -7,17 +7,17 @@ from .base import VALUE_PATH, Depths, NormPlacement, Place, ResidualScheme, Role
 
 
 class Gains(NamedTuple):
-    """DeepNorm's factors on one side: alpha on the residual, beta on initial weights."""
+    """DeepNorm's factors on one side: alpha for the residual, beta for initial weights."""
 
     alpha: float
     beta: float
 
 
 def gains(encoder_layers: int, decoder_layers: int) -> dict[Side, Gains]:
-    """Return alpha and beta of each side for N encoder and M decoder layers (paper, Fig. 2(b)).
+    """Return alpha and beta per side for N encoder and M decoder layers (paper, Fig. 2(b)).
 
-    A model with one stack has depth 0 on the other side. The constants are those that the paper
-    prints: 0.81 rounds 27^(-1/16), 0.87 rounds 2^(-1/2) 27^(1/16) (App. B).
+    A model with one stack has depth 0 on the other side. The paper rounds 27^(-1/16) to 0.81 and
+    2^(-1/2) 27^(1/16) to 0.87 (App. B), as we do.
     """
     n, m = encoder_layers, decoder_layers
     if n and m:
@@ -30,14 +30,12 @@ def gains(encoder_layers: int, decoder_layers: int) -> dict[Side, Gains]:
 
 
 class DeepNorm(ResidualScheme):
-    """Post-LN with the residual scaled up by alpha, the value path's weights scaled down by beta.
+    """Post-LN with residuals scaled up by alpha and initial weights scaled down by beta.
 
-    beta is the gain of v_proj, out_proj (self- and cross-attention), fc1 and fc2; q_proj and
+    beta is the gain of v_proj and out_proj (self- and cross-attention), fc1 and fc2; q_proj and
     k_proj keep gain 1 (paper, Fig. 2(a)). Biases, embeddings, LayerNorms and the vocabulary
-    projection are not scaled.
-
-    Each of the other variants removes one of the two factors, to separate their effects. Without
-    both, the scheme would be Post-LN.
+    projection are not scaled. The variants other than `paper` remove one of the two factors, to
+    separate their effects.
     """
 
     name: ClassVar[str] = "deepnorm"

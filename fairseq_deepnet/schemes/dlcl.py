@@ -1,4 +1,4 @@
-"""DLCL: every layer reads a learned combination of all layers below (Wang et al., ACL 2019)."""
+"""DLCL: each layer reads a learned combination of all lower layers (Wang et al., ACL 2019)."""
 
 from typing import ClassVar
 
@@ -10,10 +10,10 @@ from .residual import Combination, LayerNorm
 
 
 class LinearCombination(Combination):
-    """x_{l+1} = sum over k <= l of W[l, k] LN_k(y_k); y_0 is the embedding, without LN.
+    """x_{l+1} = sum over k <= l of W[l, k] LN_k(y_k), where y_0 is the embedding, without LN.
 
     Args:
-        layers: number of layers of the stack.
+        layers: number of layers in the stack.
         embed_dim: C.
     """
 
@@ -27,11 +27,11 @@ class LinearCombination(Combination):
         normalised: Tensor = self.norms[layer - 1](output) if layer else output
         return normalised
 
-    def forward(self, kept: list[Tensor]) -> Tensor:
-        weights = self.weight[len(kept) - 1].unbind()
-        # Added one by one: autograd would keep a stack of all outputs in every layer.
-        x = kept[0] * weights[0]
-        for output, weight in zip(kept[1:], weights[1:], strict=False):
+    def forward(self, outputs: list[Tensor]) -> Tensor:
+        weights = self.weight[len(outputs) - 1].unbind()
+        # Outputs are added one by one: autograd would keep a stack of all outputs in every layer.
+        x = outputs[0] * weights[0]
+        for output, weight in zip(outputs[1:], weights[1:], strict=False):
             x = torch.addcmul(x, output, weight)
         return x
 
@@ -40,12 +40,11 @@ class LinearCombination(Combination):
 
 
 class DLCL(ResidualScheme):
-    """Pre-LN in which each layer reads a learned sum of all normalised outputs below it.
+    """Pre-LN in which each layer reads a learned sum of all lower layers' normalised outputs.
 
-    This is the pre-norm form, which DeepNet's table compares, with the authors' defaults: one
-    number per pair of layers, rows initialised as averages, no softmax, no window, and separate
-    weights in encoder and decoder. The stack's output is one more combination and then the final
-    LayerNorm.
+    This is the pre-norm form, compared in DeepNet's table, with the authors' defaults: one number
+    per pair of layers, rows initialised as averages, no softmax, no window, and separate weights in
+    encoder and decoder. Another combination and the final LayerNorm follow the top layer.
     """
 
     name: ClassVar[str] = "dlcl"

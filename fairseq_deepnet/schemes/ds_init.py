@@ -9,13 +9,13 @@ from .base import NormPlacement, Place, ResidualScheme, Role, Sublayer
 
 
 class DSInit(ResidualScheme):
-    """LN(x + G(x)); every weight of layer l (from 1) is uniform with Xavier's bound over sqrt(l).
+    """Post-LN with weights of layer l (from 1) uniform within Xavier's bound divided by sqrt(l).
 
-    This follows the paper's formula with its alpha at 1. The authors' code passes gain / sqrt(l) to
-    an initialiser that treats it as a factor on the variance, so that the standard deviation falls
-    only with l^(-1/4): this is the variant `code`. Each stack counts its own layers. q, k and v are
-    three maps here. In the self-attention of the authors' code they are one map of d x 3d, which
-    makes them smaller by sqrt(2). The merged attention of the same paper is not included.
+    This follows the paper's formula with its alpha set to 1. The authors' code passes
+    gain / sqrt(l) to an initialiser that treats it as a factor on the variance, so the standard
+    deviation falls only as l^(-1/4); the variant `code` reproduces this. Layers are counted per
+    stack. q, k and v are separate maps here; the authors' self-attention uses one map [d, 3d],
+    whose fan makes them smaller by sqrt(2). The paper's merged attention is not implemented.
     """
 
     name: ClassVar[str] = "ds-init"

@@ -11,7 +11,7 @@ from .residual import Map, Residual, WeightedBranchResidual
 
 
 class Shift(nn.Module):
-    """x + b with a learned scalar b, initially 0; x has any shape."""
+    """x + b for x of any shape, with a learned scalar b, initially 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Shift(nn.Module):
 
 
 class Scale(nn.Module):
-    """w x with a learned scalar w, initially 1; x has any shape."""
+    """w x for x of any shape, with a learned scalar w, initially 1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,17 +47,17 @@ class FixupResidual(WeightedBranchResidual):
 class RFixup(ResidualScheme):
     """Fixup (Zhang, Dauphin and Ma, ICLR 2019), called R-Fixup in the DeepNet paper.
 
-    L is the number of residual branches of the whole model, 2N + 3M. The last map of a branch
-    (out_proj, fc2) starts at 0. The others are Xavier-uniform times L^(-1 / (2m - 2)) for m maps
-    per branch: L^(-1/6) for q, k and v, L^(-1/2) for fc1. No map has a bias. There are learned
-    shifts before each branch and around the activation, and a learned scale at the end of each
-    branch. A shift and a scale follow the encoder, a shift the decoder. The vocabulary projection
-    starts at 0 unless it shares the embedding table, which is then unchanged (it is not shared in
-    the authors' code).
+    L = 2N + 3M is the number of residual branches in the model. A branch's last map (out_proj, fc2)
+    is initially 0. Other maps are Xavier-uniform times L^(-1 / (2m - 2)) for m maps per branch:
+    L^(-1/6) for q, k and v, and L^(-1/2) for fc1. No map has a bias. Learned shifts precede each
+    branch and surround the activation, and a learned scale ends each branch. A shift and a scale
+    follow the encoder, and a shift follows the decoder. The vocabulary projection is initially 0
+    unless it shares the embedding table, which keeps its values (the authors' code does not share
+    it).
 
-    q, k and v are one 3d x d matrix in the authors' code, whose fan makes them smaller by sqrt(2);
-    this is kept. Their cross-attention is built without L and falls back to 12, an oversight that
-    the variant `code` reproduces.
+    In the authors' code q, k and v are one 3d x d matrix, whose fan makes them smaller by sqrt(2);
+    our gain includes this factor. The variant `code` reproduces an oversight: the authors build the
+    cross-attention without L, which then defaults to 12.
     """
 
     name: ClassVar[str] = "r-fixup"
@@ -100,13 +100,13 @@ class RFixup(ResidualScheme):
 
 
 class TFixup(ResidualScheme):
-    """T-Fixup (Huang et al., ICML 2020): x + G(x), weights and embeddings scaled at the start.
+    """T-Fixup (Huang et al., ICML 2020): x + G(x) with scaled initial weights and embeddings.
 
-    All weights of the layers are Xavier-uniform; v_proj, out_proj, fc1 and fc2 are multiplied by
+    The layers' weights are Xavier-uniform; v_proj, out_proj, fc1 and fc2 are multiplied by
     0.67 N^(-1/4) in the encoder and (9M)^(-1/4) in the decoder. Embeddings are multiplied by
-    (9N)^(-1/4), a separate table of the decoder by (9M)^(-1/4). The paper writes N for both depths.
-    In the variant `code` q and k are smaller by sqrt(2), as in fairseq and the authors' code. The
-    vocabulary projection is scaled only if it is an embedding table. The authors train without
+    (9N)^(-1/4), but a separate decoder table by (9M)^(-1/4). The paper writes N for both depths.
+    With the variant `code`, q and k are smaller by sqrt(2), as in fairseq and the authors' code.
+    The vocabulary projection is scaled only if it is an embedding table. The authors train without
     warm-up; DeepNet's comparison uses warm-up for every method.
     """
 
@@ -126,7 +126,7 @@ class TFixup(ResidualScheme):
         return 0.67 * depth ** (-1 / 4) if place.side is Side.ENCODER else (9 * depth) ** (-1 / 4)
 
     def embedding_gain(self, side: Side) -> float:
-        """Return the factor on fairseq's N(0, 1 / C) of a side's embeddings."""
+        """Return the factor on a side's embeddings, which fairseq draws from N(0, 1 / C)."""
         return float((9 * self.depths.of(side)) ** (-1 / 4))
 
     def initialise_ends(self, stacks: Mapping[Side, nn.Module]) -> None:
@@ -136,7 +136,7 @@ class TFixup(ResidualScheme):
 
 
 def embedding_tables(stacks: Mapping[Side, Any]) -> Iterator[tuple[Side, nn.Embedding]]:
-    """Yield every embedding table once, with the first side that reads it."""
+    """Yield each embedding table once, with the first side that uses it."""
     seen = set()
     for side, stack in stacks.items():
         if id(stack.embed_tokens.weight) not in seen:

@@ -26,9 +26,9 @@ class ScaledNormResidual(PreNormResidual):
 class LNScaling(ResidualScheme):
     """x + G(LN(x) / sqrt(l)) in layer l (from 1) of each stack; the final norm is not scaled.
 
-    The paper and its code agree, for decoder-only models. The authors initialise weights as LLaMA
-    does; here they are Xavier-normal, as in every scheme. Cross-attention reads the encoder's
-    output unscaled.
+    The paper and its code agree; both treat only decoder-only models. The authors initialise
+    weights as LLaMA does; here they are Xavier-normal, as in every scheme. The encoder's output is
+    not scaled for cross-attention.
     """
 
     name: ClassVar[str] = "ln-scaling"
@@ -48,7 +48,7 @@ class LNScaling(ResidualScheme):
         return {sublayer: ScaledNormResidual(self.scale(place)) for sublayer in sublayers}
 
     def stock_layer(self, place: Place, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Multiply the scale into the weights and biases of the norms."""
+        """Multiply the scale into the LayerNorms' weights and biases."""
         return {
             name: weight.float() * self.scale(place) if "_layer_norm." in name else weight
             for name, weight in layer.items()

@@ -11,7 +11,7 @@ from .residual import Map, NormalisedBranchResidual, PreNormResidual, Residual
 
 
 class HeadScale(nn.Module):
-    """A learned factor per head, initially 1, applied to heads [B, H, T, D] before out_proj."""
+    """Learned factor per head, initially 1, applied to heads [B, H, T, D] before out_proj."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class HeadScale(nn.Module):
 
 
 class ScaledPreNormResidual(PreNormResidual):
-    """w * x + G(LN(x)); w [C] is learned and initially 1 (the paper's ResScale)."""
+    """w * x + G(LN(x)) with a learned w [C], initially 1 (the paper's ResScale)."""
 
     def __init__(self, embed_dim: int) -> None:
         super().__init__()
@@ -38,11 +38,11 @@ class ScaledPreNormResidual(PreNormResidual):
 class NormFormer(ResidualScheme):
     """Pre-LN with LN after each attention, a factor per head, and LN before fc2.
 
-    As in the paper's formula, the factors precede out_proj. fairseq's flags apply them after it, to
-    a reshaped output, and only in the decoder's self-attention. DeepNet does not document its
-    choice for encoder and cross-attention; here all attention layers are alike. The LN before fc2
-    follows the activation's dropout, as in fairseq. The variant `resscale` adds the paper's
-    optional factor on the feed-forward's residual.
+    As in the paper's formula, head factors precede out_proj. fairseq's flags apply the factors
+    after out_proj, to a reshaped output, and only in the decoder's self-attention. DeepNet does not
+    document its choice for encoder and cross-attention; here all attention layers have them. The LN
+    before fc2 follows the activation's dropout, as in fairseq. The variant `resscale` adds the
+    paper's optional factor on the feed-forward's residual.
     """
 
     name: ClassVar[str] = "normformer"
@@ -76,12 +76,12 @@ class NormFormer(ResidualScheme):
         if not self.depths.encoder:
             return None
         return (
-            "fairseq's --scale-attn, --scale-heads and --scale-fc reach only the decoder, and of"
-            " its attentions the one to itself; here all layers and attentions are alike"
+            "fairseq's --scale-attn, --scale-heads and --scale-fc affect only the decoder and its"
+            " self-attention; here they affect all attention layers"
         )
 
     def stock_layer(self, place: Place, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Use fairseq's names (decoder only) and multiply the heads' factors into out_proj."""
+        """Use fairseq's decoder names and multiply the head factors into out_proj."""
         renamed = {
             "residuals.self_attn.branch_norm.": "attn_ln.",
             "post_activation_transform.": "ffn_layernorm.",

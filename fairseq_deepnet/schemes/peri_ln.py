@@ -9,9 +9,9 @@ from .residual import NormalisedBranchResidual, Residual
 class PeriLN(ResidualScheme):
     """x + LN(G(LN(x))), with a LayerNorm after the embeddings and one after each stack.
 
-    The formula is taken from summaries of the paper, which treats only decoders and calls the norm
-    of the embeddings optional. There is no public code; initial weights are Xavier-normal, as in
-    every scheme here.
+    The formula comes from summaries of the paper, which treats only decoders and calls the
+    embedding norm optional. There is no public code. Initial weights are Xavier-normal, as in every
+    scheme here.
     """
 
     name: ClassVar[str] = "peri-ln"

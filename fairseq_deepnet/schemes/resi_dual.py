@@ -1,4 +1,4 @@
-"""ResiDual: a Post-LN stream and a second, unnormalised residual stream (Xie et al., 2023)."""
+"""ResiDual: Post-LN with a second, unnormalised residual stream (Xie et al., 2023)."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -21,7 +21,7 @@ class DualResidual(Residual):
         self.embed_dim, self.scale, self.is_last = embed_dim, scale, is_last
 
     def pair(self, x: Stream) -> tuple[Tensor, Tensor]:
-        """Return x and r; for embeddings [B, T, C] they are x and s x."""
+        """Return x and r, which is s x for embeddings x [B, T, C]."""
         if not isinstance(x, Tensor):
             return x
         if x.size(-1) == self.embed_dim:
@@ -29,13 +29,13 @@ class DualResidual(Residual):
         return x[..., : self.embed_dim], x[..., self.embed_dim :]
 
     def enter(self, x: Stream, norm: Map | None) -> Tensor:
-        return self.pair(x)[0].contiguous()  # once, not in each of q, k and v
+        return self.pair(x)[0].contiguous()  # copied once, not in each of q, k and v
 
     def leave(self, x: Stream, branch: Tensor, norm: Map | None, dropout: Map) -> Stream:
         assert norm is not None
         x, r = self.pair(x)
         branch = dropout(branch)
-        # not torch.add(..., alpha=s): torch 2.13 cannot compile it together with the product above
+        # torch 2.13 cannot compile torch.add(..., alpha=s) together with dropout's product.
         streams = norm(x + branch), r + self.scale * branch
         return torch.cat(streams, dim=-1) if self.is_last else streams
 
@@ -44,7 +44,7 @@ class DualResidual(Residual):
 
 
 class JoinStreams(nn.Module):
-    """x + LN(r): [B, T, 2C] -> [B, T, C]; for embeddings [B, T, C] x and r are the same."""
+    """x + LN(r), [B, T, 2C] -> [B, T, C]. For embeddings [B, T, C], r = x."""
 
     def __init__(self, embed_dim: int) -> None:
         super().__init__()
@@ -58,12 +58,12 @@ class JoinStreams(nn.Module):
 
 
 class ResiDual(ResidualScheme):
-    """Two streams that start at the embeddings: x' = LN(x + G(x)) and r' = r + G(x).
+    """Two streams, x' = LN(x + G(x)) and r' = r + G(x), which both start as the embeddings.
 
     The stack's output is x + LN(r). Initial weights are Xavier-normal, as in every scheme here; the
-    authors use fairseq's, to which `--init stock` is close. Except for eps, LayerNorm is invariant
-    to the scale of r: the variant `scaled` keeps r small for fp16. In the authors' code the scale
-    is an option with the default 1.
+    authors use fairseq's, and `--init stock` is close to theirs. LayerNorm is invariant to the
+    scale of r except for eps, so the variant `scaled` keeps r small for fp16. In the authors' code
+    the scale is an option, by default 1.
     """
 
     name: ClassVar[str] = "resi-dual"

@@ -1,12 +1,12 @@
 """Residual connections: `enter` returns the branch's input, `leave` joins its output.
 
-Shapes: x and branch are [B, T, C] (B = batch, T = length, C = channels). LayerNorm and dropout
-belong to the layer, under fairseq's names, and are passed in; a residual owns only what its scheme
-adds.
+Shapes: x and branch are [B, T, C] (B = batch, T = length, C = channels). A residual owns only the
+parameters that its scheme adds; LayerNorm and dropout belong to the layer, under fairseq's names,
+and are arguments.
 
-The stream, which passes from one residual to the next, is x in most schemes. Inside a layer it may
-be a pair of x and another tensor [B, T, C]. Between layers it is one tensor with x in its first C
-channels, followed by the scheme's further `streams`.
+The stream passes from each residual to the next. In most schemes it is x. Within a layer it may be
+a pair of x and another tensor [B, T, C]. Between layers it is one tensor with x in its first C
+channels and the scheme's other `streams` after it.
 """
 
 from collections.abc import Callable
@@ -21,10 +21,7 @@ Stream = Any  # a tensor or a pair of tensors, as above
 
 
 class LayerNorm(nn.LayerNorm):
-    """torch's LayerNorm, for inputs of the weights' dtype or of another.
-
-    A stream in fp32 in a model in half precision is normalised in fp32.
-    """
+    """torch's LayerNorm in the dtype of its input: an fp32 stream is normalised in fp32."""
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
@@ -32,18 +29,16 @@ class LayerNorm(nn.LayerNorm):
 
 
 class Residual(nn.Module):
-    """x + dropout(G(x)): no LayerNorm; the base of the others."""
+    """x + dropout(G(x)) without LayerNorm; base class of all residuals."""
 
-    saved: ClassVar[int] = (
-        0  # tensors [B, T, C] kept for backward besides LayerNorm's and the branch's
-    )
+    saved: ClassVar[int] = 0  # further tensors [B, T, C] that autograd keeps for backward
 
     def learned(self) -> dict[str, Tensor]:
-        """Return the residual's learned values, by name; logs show their means."""
+        """Return the learned values by name; the log shows their means."""
         return {}
 
     def enter(self, x: Stream, norm: Map | None) -> Tensor:
-        """Return the branch's input [B, T, C], from the stream."""
+        """Return the branch's input [B, T, C], computed from the stream."""
         entry: Tensor = x
         return entry
 
@@ -74,7 +69,7 @@ class NormalisedBranchResidual(PreNormResidual):
 
 
 class PostNormResidual(Residual):
-    """LN(alpha x + G(x)); alpha is a constant, fixed when the model is built (paper, Fig. 2)."""
+    """LN(alpha x + G(x)) with a constant alpha (paper, Fig. 2)."""
 
     def __init__(self, alpha: float) -> None:
         super().__init__()
@@ -85,7 +80,7 @@ class PostNormResidual(Residual):
         branch = dropout(branch)
         if x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float16):
             # torch's CPU kernel rounds alpha to half precision in the forward pass, but not in the
-            # backward pass: gradients would grow or shrink by the ratio in every sublayer
+            # backward pass, so gradients would grow or shrink by the ratio in every sublayer.
             return norm(torch.add(branch.float(), x.float(), alpha=self.alpha).to(x.dtype))
         return norm(torch.add(branch, x, alpha=self.alpha))
 
@@ -94,7 +89,7 @@ class PostNormResidual(Residual):
 
 
 class WeightedPostNormResidual(Residual):
-    """LN(w * x + G(x)); w [C] is learned and starts at `start` in every channel."""
+    """LN(w * x + G(x)) with a learned w [C], initially `start` in every channel."""
 
     def __init__(self, embed_dim: int, start: float) -> None:
         super().__init__()
@@ -113,7 +108,7 @@ class WeightedPostNormResidual(Residual):
 
 
 class WeightedBranchResidual(Residual):
-    """x + w dropout(G(x)) without LayerNorm; w [1] is learned and may be shared by sublayers."""
+    """x + w dropout(G(x)) without LayerNorm; sublayers may share the learned w [1]."""
 
     saved: ClassVar[int] = 1
 
@@ -129,16 +124,16 @@ class WeightedBranchResidual(Residual):
 
 
 class Combination(nn.Module):
-    """A layer's input as a function of the outputs of all layers below it."""
+    """Layer input as a function of all lower layers' outputs."""
 
     def keep(self, output: Tensor, layer: int) -> Tensor:
-        """Return the part of an output [B, T, C] to keep; layer 0 is the embeddings."""
+        """Return what to store of an output [B, T, C]; layer 0 is the embeddings."""
         return output
 
-    def forward(self, kept: list[Tensor]) -> Tensor:
-        """Return the next layer's input [B, T, C] from all outputs kept so far."""
+    def forward(self, outputs: list[Tensor]) -> Tensor:
+        """Return the next layer's input [B, T, C], computed from all stored outputs."""
         raise NotImplementedError
 
     def learned(self) -> dict[str, Tensor]:
-        """Return its learned values, by name; logs show their means."""
+        """Return the learned values by name; the log shows their means."""
         return {}

@@ -1,4 +1,4 @@
-"""ReZero: no LayerNorm; a learned factor, initially 0, on every branch (UAI 2021)."""
+"""ReZero: no LayerNorm, and a learned factor on every branch, initially 0 (UAI 2021)."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -11,13 +11,13 @@ from .residual import Residual, WeightedBranchResidual
 
 
 class ReZero(ResidualScheme):
-    """x + a G(x) with a = 0 initially: the stack is the identity (Bachlechner et al., UAI 2021).
+    """x + a G(x) with a = 0 initially, so the stack is the identity (Bachlechner et al., UAI 2021).
 
-    As in the authors' code, the sublayers of a layer share one a. In the variant `sublayer` each
-    has its own, as in the paper's formula. Their encoder multiplies before dropout and their
-    decoder after it, which is equivalent. They initialise weights as torch does, to which
-    `--init stock` is close; here they are Xavier-normal. fp16 is known to fail (DeepNet paper,
-    footnote 3): train in fp32 or bf16.
+    As in the authors' code, a layer's sublayers share one factor. In the variant `sublayer` each
+    sublayer has its own, as in the paper's formula. The authors' encoder multiplies before dropout
+    and their decoder after it, which is equivalent. Their weights are initialised as in torch
+    (`--init stock` is close); ours are Xavier-normal. Training in fp16 fails (DeepNet paper,
+    footnote 3), so use fp32 or bf16.
     """
 
     name: ClassVar[str] = "rezero"

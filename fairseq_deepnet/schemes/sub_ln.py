@@ -9,7 +9,7 @@ from .base import VALUE_PATH, NormPlacement, Place, ResidualScheme, Role, Side, 
 
 
 class HeadsNorm(nn.Module):
-    """LayerNorm over the channels of all heads [B, H, T, D] together, before out_proj."""
+    """LayerNorm over the concatenated channels of all heads [B, H, T, D], before out_proj."""
 
     def __init__(self, embed_dim: int) -> None:
         super().__init__()
@@ -21,13 +21,13 @@ class HeadsNorm(nn.Module):
 
 
 class SubLN(ResidualScheme):
-    """x + W LN(F(LN(x))), W the last map of the branch: out_proj or fc2.
+    """x + W LN(F(LN(x))), where W is the branch's last map (out_proj or fc2).
 
     v_proj, out_proj, fc1 and fc2 have gain sqrt(ln 3M ln 2N / 3) in the encoder, sqrt(ln 3M) in the
-    decoder, and sqrt(ln 2L) in a model with one stack of L layers. The cross-attention has neither
-    the second LayerNorm nor the gain, both in the paper (end of Section 2) and in torchscale.
-    torchscale scales the initial values of nn.Linear, including biases; here weights are
-    Xavier-normal and biases 0. The LN before fc2 follows the activation's dropout, as there.
+    decoder, and sqrt(ln 2L) in a model with one stack of L layers. As in the paper (end of
+    Section 2) and in torchscale, the cross-attention has neither the second LayerNorm nor the gain.
+    torchscale scales nn.Linear's initial weights and biases; here weights are Xavier-normal and
+    biases 0. As in torchscale, the LN before fc2 follows the activation's dropout.
     """
 
     name: ClassVar[str] = "sub-ln"
