@@ -1,4 +1,4 @@
-"""fairseq's cross-entropies without the tokens x vocabulary table: same values, less memory."""
+"""fairseq's cross-entropies without a tokens x vocabulary table, which need less memory."""
 
 from . import cross_entropy
 

@@ -1,18 +1,17 @@
-"""Label-smoothed cross-entropy of features, a chunk of tokens at a time.
+"""Label-smoothed cross-entropy of features, computed in chunks of tokens.
 
 Shapes: N = tokens, n = tokens of a chunk, C = channels, V = vocabulary.
 
-With z = x W' + b, p = softmax(z), smoothing s, e = s / (V - 1) and a = 1 - s - e, fairseq's loss of
-a token with target t is -a log p_t - e sum_v log p_v, with the gradient dz = p - a [v = t] - e. The
-table of a chunk gives its share of the losses and of both gradients, and the next chunk reuses its
-memory: one exponential per entry and three products per token, as with the whole table, nothing
-of size N x V, and the backward pass only scales the gradients.
+Let z = x W' + b, p = softmax(z), s the smoothing, e = s / (V - 1) and a = 1 - s - e. fairseq's loss
+for a token with target t is -a log p_t - e sum_v log p_v, with the gradient dz = p - a [v = t] - e.
+Each chunk's table [n, V] yields its share of the losses and of both gradients, and the next chunk
+reuses the table's memory. This takes one exponential per entry and three products per token, as
+with a table [N, V]. The backward pass only scales the gradients.
 
-The term e is the same in every column and needs no table: its part of the losses and gradients
-follows from the sum of W over V and the sum of x over N.
+The term e is the same in every column and needs no table: its share of losses and gradients follows
+from the sum of W over V and the sum of x over N.
 
-torch 2.13 has linear_cross_entropy, but its chunked path supports neither label smoothing nor an
-nll beside the loss.
+torch 2.13's linear_cross_entropy supports neither label smoothing nor nll in chunks.
 """
 
 from __future__ import annotations
@@ -24,27 +23,35 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 CPU_ROWS: Final = (128, 512)
-"""Bounds of n on the CPU, where n = C between them.
+"""Lower and upper bound of n on the CPU, where n is otherwise C.
 
-Measured on one core, fp32 and bf16, V 8,192 and 65,536, C 64, 256 and 512. W and its gradient are
-read once per chunk. With fewer rows than C this takes longer than the table itself; with more rows,
-the table leaves the cache between passes.
+W and its gradient are read once per chunk. If n is below C, this takes longer than computing the
+table; if n is above, the table does not stay in cache. Measured on one core with fp32 and bf16, V
+8,192 and 65,536, and C 64, 256 and 512.
 """
 CPU_BLOCK: Final = 2**20
-"""Elements of the weight's gradient that half precision accumulates at once on the CPU, in cache:
-torch copies each rounded product to float32 before adding it."""
+"""Elements of the weight's gradient accumulated at once in half precision on the CPU.
+
+torch copies each rounded product to float32 before adding it; this many elements fit in cache.
+"""
 GPU_TABLE: Final = 2**26
-"""Elements of a chunk's table on a GPU: enough rows to fill it, and 256 MiB in fp32."""
+"""Elements of a chunk's table on a GPU: its rows keep the GPU busy and take 256 MiB in fp32."""
 FP16_LIFT: Final = 2.0**14
-"""Factor on fp16 gradients of logits (at most 1) while they are rounded: without it, 1 / V would be
-subnormal for large vocabularies."""
+"""Factor on fp16 gradients of logits (at most 1) during rounding.
+
+Without it, 1 / V would be subnormal for large vocabularies.
+"""
 LEAST_PROBABILITY: Final = 1e-30
-"""Below it, -log p is computed from the logits: log(p) in float32 loses digits or is infinite."""
+"""Probability below which -log p is computed from logits, as log(p) loses digits in float32."""
 
 
 class Losses(NamedTuple):
-    """Scalar sums over tokens: losses in nats, and the number of targets that are the likeliest
-    word (0 unless requested).
+    """Scalar sums over tokens.
+
+    Args:
+        loss: label-smoothed loss in nats.
+        nll: negative log-likelihood in nats.
+        correct: number of targets that are the likeliest word (0 unless requested).
     """
 
     loss: Tensor
@@ -60,10 +67,10 @@ def chunk_rows(width: int, vocabulary: int, on_gpu: bool) -> int:
 
 
 def product_dtype(features: Tensor) -> torch.dtype:
-    """Return the dtype of matrix products: autocast's, or else that of the features.
+    """Return the dtype of matrix products, which is autocast's or the features'.
 
-    On the CPU fp16 becomes fp32, because products are returned in fp16 there and sums over many
-    tokens overflow. GPUs return them in fp32.
+    On the CPU fp16 is replaced by fp32: products would be returned in fp16, and sums over many
+    tokens would overflow. GPUs return fp32 products.
     """
     device = features.device.type
     autocast = torch.is_autocast_enabled(device)
@@ -72,7 +79,7 @@ def product_dtype(features: Tensor) -> torch.dtype:
 
 
 def counted(target: Tensor, padding: int) -> Tensor:
-    """Return the indices of real tokens in the flattened `target`. Synchronises with a GPU."""
+    """Return the indices of real tokens in the flattened `target`; synchronises with a GPU."""
     return target.reshape(-1).ne(padding).nonzero().squeeze(1)
 
 
@@ -88,8 +95,8 @@ def smoothed_cross_entropy(
 ) -> Losses:
     """Return the losses of features [..., C] against target [...], ignoring padding.
 
-    `loss` is differentiable once, by features, weight [V, C] and bias [V]. The loss and its
-    gradients are accumulated in float32 (float64 for float64), whatever the dtype of products.
+    `loss` is differentiable once, with respect to features, weight [V, C] and bias [V]. The loss
+    and its gradients are accumulated in float32 (or float64) for any dtype of products.
 
     Args:
         smoothing: s, which fairseq calls epsilon.
@@ -100,22 +107,22 @@ def smoothed_cross_entropy(
     dtype = product_dtype(features)
     rows = counted(target, padding) if rows is None else rows
     flat = features.reshape(-1, features.size(-1))
-    # read here, because gradients are always disabled inside the function
-    wanted = tuple(
+    # These flags are computed here, as gradients are always disabled inside the function.
+    needs_grad = tuple(
         torch.is_grad_enabled() and x is not None and x.requires_grad
         for x in (features, weight, bias)
     )
     with torch.autocast(features.device.type, enabled=False):
         inputs = (flat, weight, bias, rows, target.reshape(-1)[rows], smoothing, dtype)
-        losses = _ChunkedCrossEntropy.apply(*inputs, wanted, accuracy)  # type: ignore[no-untyped-call]
+        losses = _ChunkedCrossEntropy.apply(*inputs, needs_grad, accuracy)  # type: ignore[no-untyped-call]
         return Losses(*losses)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Computes its gradients in the forward pass, where the tables exist; backward scales them.
+    """Computes gradients in the forward pass, where the tables exist; backward scales them.
 
-    They stay in float32 until then: without the loss scale, which backward brings, half precision
-    would round small gradients to zero.
+    Until then gradients are stored in float32: half precision would round small gradients to zero
+    before backward applies the loss scale.
     """
 
     @staticmethod
@@ -128,11 +135,11 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         target: Tensor,
         smoothing: float,
         dtype: torch.dtype,
-        wanted: tuple[bool, ...],
+        needs_grad: tuple[bool, ...],
         accuracy: bool,
     ) -> Losses:
         inputs = (features[rows], weight, bias, target, smoothing, dtype)
-        walk = ChunkWalk(*inputs, wanted=wanted, accuracy=accuracy)
+        walk = ChunkWalk(*inputs, needs_grad=needs_grad, accuracy=accuracy)
         losses = walk.run()
         ctx.rows, ctx.shape, ctx.grads = rows, features.shape, walk.grads
         ctx.dtypes = [None if x is None else x.dtype for x in (features, weight, bias)]
@@ -145,7 +152,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         if ctx.grads is None:
             raise RuntimeError("this loss was already differentiated; compute it again")
         grads, ctx.grads = ctx.grads, None
-        # checking the scale is free on the CPU, but synchronises with a GPU
+        # Reading the scale synchronises with a GPU.
         unscaled = not scale.is_cuda and float(scale) == 1.0
         scaled: list[Tensor | None] = []
         for grad, dtype in zip(grads, ctx.dtypes, strict=True):
@@ -165,11 +172,11 @@ class ChunkWalk:
         x: [N, C]. weight: W, [V, C]. bias: b, [V], or None. target: [N], indices into V.
         smoothing: s.
         dtype: dtype of matrix products.
-        wanted: flags for the gradients of features, weight and bias.
+        needs_grad: flags for features, weight and bias.
         accuracy: count targets that are the likeliest word.
 
     Attributes:
-        grads: gradients by x, weight and bias, in the dtype of sums; None if not wanted.
+        grads: gradients of x, weight and bias, in the dtype of sums; None if not needed.
     """
 
     def __init__(
@@ -180,7 +187,7 @@ class ChunkWalk:
         target: Tensor,
         smoothing: float,
         dtype: torch.dtype,
-        wanted: tuple[bool, ...],
+        needs_grad: tuple[bool, ...],
         accuracy: bool,
     ) -> None:
         self.sums = torch.float64 if dtype is torch.float64 else torch.float32
@@ -190,18 +197,18 @@ class ChunkWalk:
         self.each = smoothing / (vocabulary - 1)
         self.on_target = 1.0 - smoothing - self.each
         self.lift = FP16_LIFT if dtype is torch.float16 else 1.0
-        # before tables are allocated: in half precision torch's CPU kernel copies W to fp32
+        # In half precision torch's CPU kernel copies W to fp32, so it runs before tables exist.
         self.columns = self.w.sum(dim=0, dtype=self.sums)
         self.rows = min(chunk_rows(width, vocabulary, x.is_cuda), max(len(target), 1))
         self.table = self._table(self.sums)
         self.probabilities = self._table(self.sums)
-        # buffer of products in half precision; a GPU returns them in fp32
+        # buffer for half-precision products; GPUs return fp32 products
         self.half = None if dtype is self.sums else self._table(dtype)
         total = self.x.sum(dim=0, dtype=self.sums) * -self.each
         self.grads = (
-            torch.empty_like(self.x, dtype=self.sums) if wanted[0] else None,
-            total.expand(weight.shape).contiguous() if wanted[1] else None,
-            total.new_full((vocabulary,), -self.each * len(target)) if wanted[2] else None,
+            torch.empty_like(self.x, dtype=self.sums) if needs_grad[0] else None,
+            total.expand(weight.shape).contiguous() if needs_grad[1] else None,
+            total.new_full((vocabulary,), -self.each * len(target)) if needs_grad[2] else None,
         )
 
     def _table(self, dtype: torch.dtype) -> Tensor:
@@ -231,19 +238,19 @@ class ChunkWalk:
         return Losses(self.on_target * total + self.each * smooth, total, correct)
 
     def _multiply(self, left: Tensor, right: Tensor, out: Tensor) -> Tensor:
-        """Write a matrix product into `out`, which has the dtype of sums."""
+        """Write a matrix product to `out`, in the dtype of sums."""
         if self.half is None:
             return torch.mm(left, right, out=out)
         return out.copy_(self._half_product(left, right))
 
     def _half_product(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return a matrix product of half-precision inputs; a GPU returns the dtype of sums."""
+        """Return a matrix product of half-precision inputs, in the dtype of sums on a GPU."""
         if left.is_cuda:
             return torch.mm(left, right, out_dtype=self.sums)
         return torch.mm(left, right)
 
     def _logits(self, part: slice) -> Tensor:
-        """Return z [n, V] of a chunk."""
+        """Return a chunk's logits z [n, V]."""
         x = self.x[part]
         logits = self.table[: len(x)]
         if self.half is None or x.is_cuda:
@@ -253,7 +260,7 @@ class ChunkWalk:
         return logits if self.b is None else logits.add_(self.b)
 
     def _differences(self, table: Tensor, part: slice) -> Tensor:
-        """Turn p [n, V] of a chunk into p - a [v = t], lifted and in the dtype of products."""
+        """Convert a chunk's p [n, V] to p - a [v = t], times `lift`, in the dtype of products."""
         target = self.target[part, None]
         table.scatter_add_(1, target, table.new_full(target.shape, -self.on_target))
         if self.lift != 1:
@@ -261,7 +268,7 @@ class ChunkWalk:
         return table if self.half is None else self.half[: len(table)].copy_(table)
 
     def _probabilities(self, logits: Tensor, part: slice, nll: Tensor, log_sum: Tensor) -> Tensor:
-        """Return p [n, V] of a chunk; write its part of -log p_t and log(sum e^z), both [N]."""
+        """Return a chunk's p [n, V] and write its part of -log p_t and log(sum e^z), both [N]."""
         table = torch.softmax(logits, dim=1, out=self.probabilities[: len(logits)])
         target = self.target[part, None]
         likely, at_target = table.gather(1, target), logits.gather(1, target)
@@ -275,7 +282,7 @@ class ChunkWalk:
         return table
 
     def _gradients(self, table: Tensor, part: slice) -> None:
-        """Add a chunk's part of the gradients; `table` is p - a [v = t], lifted."""
+        """Add a chunk's part of the gradients; `table` is p - a [v = t], times `lift`."""
         features, weight, bias = self.grads
         if bias is not None:
             bias.add_(table.sum(dim=0, dtype=self.sums), alpha=1 / self.lift)

@@ -1,7 +1,7 @@
 """`--criterion chunked_cross_entropy` and `chunked_label_smoothed_cross_entropy`.
 
-These are fairseq's criterions, computed in place of the model's output layer, without a table of
-all logits.
+These are fairseq's criterions. They replace the model's output layer, so that no table of all
+logits exists.
 
 Shapes: B = batch, T = target length, C = channels.
 """
@@ -25,10 +25,10 @@ Loss = Callable[[Tensor], Losses]
 
 
 def output_projection(model: nn.Module, criterion: str) -> nn.Linear:
-    """Return the last linear map of a model's decoder, ours or fairseq's.
+    """Return the last linear map of a decoder, which may be ours or fairseq's.
 
     Raises:
-        ConfigurationError: for a model without one.
+        ConfigurationError: if the decoder does not end in a linear map.
     """
     decoder: Any = getattr(model, "decoder", None)
     if getattr(decoder, "adaptive_softmax", None) is not None:
@@ -39,8 +39,8 @@ def output_projection(model: nn.Module, criterion: str) -> nn.Linear:
     projection = getattr(decoder, "output_projection", None)
     if not isinstance(projection, nn.Linear) or not hasattr(decoder, "output_layer"):
         raise ConfigurationError(
-            f"--criterion {criterion} needs a decoder that ends in a linear map, which this model"
-            f" has not; choose --criterion {criterion.removeprefix('chunked_')}"
+            f"--criterion {criterion} needs a decoder that ends in a linear map; choose --criterion"
+            f" {criterion.removeprefix('chunked_')}"
         )
     return projection
 
@@ -49,11 +49,10 @@ def output_projection(model: nn.Module, criterion: str) -> nn.Linear:
 def replaced(model: nn.Module, loss: Loss) -> Iterator[None]:
     """Make the model's forward return loss(features [B, T, C]) instead of logits.
 
-    The loss is part of the forward pass, like the logits, for wrappers of data-parallel training:
-    pytorch_ddp with --find-unused-parameters would otherwise treat an untied output layer as
-    unused.
+    The loss must be part of the forward pass. Otherwise, pytorch_ddp with --find-unused-parameters
+    would treat an untied output layer as unused.
     """
-    decoder: Any = model.decoder  # the decoder itself, also behind fairseq's wrappers
+    decoder: Any = model.decoder  # fairseq's wrappers also return the decoder itself
     decoder.output_layer = loss
     try:
         yield
@@ -62,12 +61,12 @@ def replaced(model: nn.Module, loss: Loss) -> Iterator[None]:
 
 
 class AtOutputLayer:
-    """Mixin before a criterion of fairseq that computes its loss in chunks.
+    """Mixin that computes the loss of one of fairseq's criterions in chunks.
 
-    Everything else is fairseq's: the divisor of gradients and the log.
+    The divisor of gradients and the log are fairseq's.
     """
 
-    criterion: str  # its name on the command line
+    criterion: str  # name on the command line
     padding_idx: int
     smoothing = 0.0
     first_token = 0
@@ -76,7 +75,7 @@ class AtOutputLayer:
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
         """Return the summed loss, the divisor of its gradient, and values for the log.
 
-        `reduce=False`, a loss per token, uses fairseq's implementation and memory.
+        With `reduce=False` (one loss per token), fairseq's implementation computes a full table.
 
         Raises:
             ConfigurationError: if the model's output is not a single softmax.
@@ -86,7 +85,7 @@ class AtOutputLayer:
         if not reduce:
             return stock.forward(model, sample, reduce)
         target = model.get_targets(sample, None)[:, self.first_token :]
-        # before the model runs, because this waits for everything that a GPU has queued
+        # This synchronises with a GPU, so it comes before the model runs.
         rows = counted(target, self.padding_idx)
 
         def loss(features: Tensor) -> Losses:
@@ -107,7 +106,7 @@ class AtOutputLayer:
     def compute_loss(
         self, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """Return loss and nll, which `net_output` contains unless it holds logits."""
+        """Return loss and nll; fairseq computes them if `net_output` contains logits."""
         losses = net_output[0]
         if not isinstance(losses, Losses):
             stock: Any = super()
@@ -130,11 +129,11 @@ class CrossEntropyCriterion(AtOutputLayer, cross_entropy.CrossEntropyCriterion):
 class LabelSmoothedCrossEntropyCriterion(
     AtOutputLayer, smoothed.LabelSmoothedCrossEntropyCriterion
 ):
-    """fairseq's label_smoothed_cross_entropy in chunks, likewise."""
+    """fairseq's label_smoothed_cross_entropy in chunks; see `CrossEntropyCriterion`."""
 
     criterion = SMOOTHED
 
-    def __init__(  # fairseq passes arguments by name
+    def __init__(  # fairseq passes these arguments by name
         self,
         task: Any,
         sentence_avg: bool,
@@ -150,7 +149,7 @@ class LabelSmoothedCrossEntropyCriterion(
     def compute_accuracy(
         self, model: Any, net_output: Any, sample: dict[str, Any]
     ) -> tuple[Tensor, Tensor]:
-        """Return the number of targets that are the likeliest word, and of all targets."""
+        """Return the number of targets that are the likeliest word, and the number of targets."""
         losses = net_output[0]
         if not isinstance(losses, Losses):
             return super().compute_accuracy(model, net_output, sample)

@@ -1,7 +1,4 @@
-"""`--optimizer fused_adam`: fairseq's adam for stacks with thousands of layers.
-
-Computing and clipping the gradient norm takes a few calls for any number of tensors.
-"""
+"""`--optimizer fused_adam`, fairseq's adam with a few calls per update for thousands of tensors."""
 
 from __future__ import annotations
 
@@ -22,13 +19,13 @@ Reduce = Callable[[Tensor], Tensor]
 
 @register_optimizer("fused_adam", dataclass=stock.FairseqAdamConfig)
 class FairseqAdam(stock.FairseqAdam):
-    """adam with the same options, numbers, state and class name.
+    """fairseq's adam with the same options, numbers, state and class name.
 
     fairseq's trainer compares class names when it loads a checkpoint, so a run can resume with
     either optimiser.
 
     Raises:
-        ConfigurationError: for options of adam that it does not support.
+        ConfigurationError: if an option of adam is not supported.
     """
 
     def __init__(self, cfg: Any, params: Any) -> None:
@@ -38,19 +35,19 @@ class FairseqAdam(stock.FairseqAdam):
                     f"--optimizer fused_adam has no --{option.replace('_', '-')}; leave it out, or"
                     " choose --optimizer adam"
                 )
-        # not adam's constructor, which builds another optimiser and looks for apex
+        # adam's constructor would build another optimiser and look for apex
         FairseqOptimizer.__init__(self, cfg)
         self._optimizer = FusedAdam(params, **self.optimizer_config)
-        # Pending factor on the gradients, under FP16Optimizer's name for it: torch's kernel applies
-        # it in the step, which saves a pass over all gradients.
+        # Pending factor on the gradients, named as in FP16Optimizer. torch's kernel applies it in
+        # the step, which saves a pass over all gradients.
         self._multiply_factor: float | Tensor = 1.0
 
     def multiply_grads(self, c: float | Tensor) -> None:
-        """Multiply gradients by c in the next step; `grad` does not change until then."""
+        """Multiply gradients by c in the next step, without changing `grad` now."""
         self._multiply_factor = self._multiply_factor * c
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Reduce | None = None) -> Tensor:
-        """Return the norm of all gradients, float32; the step clips it to `max_norm` if > 0."""
+        """Return the gradient norm in float32; the next step clips it to a positive `max_norm`."""
         norm = gradient_norm(self.params) * self._multiply_factor
         if aggregate_norm_fn is not None:
             norm = aggregate_norm_fn(norm)
@@ -59,23 +56,23 @@ class FairseqAdam(stock.FairseqAdam):
         return norm
 
     def step(self, closure: Any = None, groups: Any = None) -> None:
-        """Perform one update with the gradients times the factors of `multiply_grads`.
+        """Perform one update, with gradients multiplied by the factors of `multiply_grads`.
 
-        There is no `scale` argument: fairseq passes it only with `supports_step_with_scale`.
+        fairseq passes `scale` only to optimisers with `supports_step_with_scale`.
         """
         self._optimizer.factor = self._multiply_factor
         self._multiply_factor = 1.0
         self._optimizer.step(closure)
 
     def zero_grad(self) -> None:
-        """Drop all gradients in one pass, where fairseq needs two."""
+        """Drop all gradients in one pass; fairseq's version needs two."""
         self._multiply_factor = 1.0
         for p in self.params:
             p.grad = None
 
 
 def total_norm(grads: list[Tensor]) -> Tensor:
-    """Return the 2-norm of all gradients as one vector, in float32 on the first device."""
+    """Return the 2-norm of the concatenated gradients, in float32 on the first device."""
     by_device: dict[torch.device, list[Tensor]] = defaultdict(list)
     for grad in grads:
         by_device[grad.device].append(grad)

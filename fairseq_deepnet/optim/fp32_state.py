@@ -1,10 +1,9 @@
-"""State for exact resumption in half precision: fp32 weights and the counts of the loss scaler.
+"""Optimiser state for exact resuming in half precision: fp32 weights and the loss scaler's counts.
 
-Under --fp16 and --bf16 the optimiser trains fp32 copies of the weights. fairseq saves only the
-model's rounded weights and copies those at every resume. Here the optimiser's state contains the
-fp32 weights as `fp32_params`, beside Adam's moments: 4 bytes per parameter in addition to
-fairseq's 12. It also contains the counts that control the growth of fp16's loss scale. Stock
-fairseq ignores both keys and loads such a checkpoint.
+With --fp16 and --bf16 the optimiser trains fp32 copies of the weights. fairseq saves only the
+model's rounded weights and resumes from them. Here the optimiser's state also contains the fp32
+weights, `fp32_params` (4 bytes per parameter in addition to fairseq's 12), and the counts that
+control fp16's loss scale. Stock fairseq ignores both keys and loads such a checkpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _COUNTS: Final = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overfl
 
 
 class _SavedScaler:
-    """Mixin that saves the counts of the loss scaler in the optimiser's state."""
+    """Mixin that saves the loss scaler's counts in the optimiser's state."""
 
     scaler: Any
 
@@ -67,11 +66,11 @@ class ExactFP16Optimizer(_SavedScaler, FP16Optimizer):
             return
         for weight, value in zip(weights, saved, strict=True):
             weight.copy_(value)
-        self._sync_fp32_params_to_fp16()  # the checkpoint may be of the other half precision
+        self._sync_fp32_params_to_fp16()  # the checkpoint may be from the other half precision
 
 
 class ExactMemoryEfficientFP16Optimizer(_SavedScaler, MemoryEfficientFP16Optimizer):
-    """fairseq's optimiser that trains the half-precision weights themselves."""
+    """fairseq's optimiser for half-precision weights without fp32 copies."""
 
 
 # fairseq's trainer compares class names when it loads a checkpoint
@@ -80,13 +79,13 @@ ExactMemoryEfficientFP16Optimizer.__name__ = MemoryEfficientFP16Optimizer.__name
 
 
 def _weights_of(optimizer: Any) -> Sequence[Tensor]:
-    """Return an FP16Optimizer's fp32 weights, which may be a dictionary by device."""
+    """Return an FP16Optimizer's fp32 weights, which fairseq may store by device."""
     weights = optimizer.fp32_params
     return list(weights.values()) if isinstance(weights, dict) else weights
 
 
 def _refuse_other_shapes(saved: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
-    """Raise ConfigurationError if the saved weights are of other parameters."""
+    """Raise ConfigurationError if the saved weights have other shapes."""
     if [weight.shape for weight in saved] == [weight.shape for weight in weights]:
         return
     before, now = (

@@ -1,9 +1,9 @@
-"""Adam by torch's fused kernel for many tensors, with fairseq's numbers and state.
+"""Adam with torch's fused multi-tensor kernel, and with fairseq's numbers and state.
 
-fairseq's Adam runs six operations per tensor from Python, and a 500L-500L model has about 21,000
-tensors. torch's kernel updates all of them in one call. fairseq divides by sqrt(v) + eps and
-corrects the bias afterwards; torch divides by sqrt(v / c) + eps with c = 1 - beta2^step. Passing
-eps / sqrt(c) to torch makes the step the same.
+fairseq's Adam runs six operations per tensor, and a 500L-500L model has about 21,000 tensors.
+torch's kernel updates all of them in one call. fairseq divides by sqrt(v) + eps and then corrects
+the bias; torch divides by sqrt(v / c) + eps with c = 1 - beta2^step. With eps / sqrt(c) passed to
+torch, the steps are equal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairseq.optim.adam import Adam
 from torch import Tensor
 
 BUCKET: Final = 2**24
-"""Maximum number of elements with float32 copies at a time: 64 MiB."""
+"""Maximum number of elements (64 MiB) converted to float32 at once."""
 Tensors = list[Tensor]
 Four = tuple[Tensors, Tensors, Tensors, Tensors]
 """Weights, gradients and both moments."""
@@ -26,23 +26,26 @@ Kind = tuple[int, torch.device, torch.dtype, torch.dtype]
 
 
 class FusedAdam(Adam):
-    """fairseq's Adam with one call per step; state, options and errors are the same.
+    """fairseq's Adam with one call per step and the same state, options and errors.
 
-    The state is float32 for weights of any dtype. A parameter without a gradient (frozen, or in a
-    dropped layer) is skipped, and its step count does not change.
+    The state is float32 for weights of any dtype. Parameters without a gradient (frozen, or in a
+    dropped layer) are skipped, and their step counts do not change.
 
     Attributes:
-        factor: factor on the gradients in the next step, applied by torch's kernel.
+        factor: factor that torch's kernel applies to the gradients in the next step.
     """
 
     factor: float | Tensor = 1.0
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Perform one update; `closure` recomputes the loss, as in torch's optimisers.
+        """Perform one update.
+
+        Args:
+            closure: recomputes the loss, as in torch's optimisers.
 
         Raises:
-            RuntimeError: for sparse gradients, as in fairseq.
+            RuntimeError: if a gradient is sparse, as in fairseq.
         """
         loss = None
         if closure is not None:
@@ -53,7 +56,7 @@ class FusedAdam(Adam):
             for (step, device, *_), (params, grads, means, squares) in self._by_kind(group).items():
                 divisor = _divisor(factor, device)
                 if divisor is not None and grads[0].dtype is not torch.float32:
-                    # --memory-efficient-*: rounded as in fairseq
+                    # with --memory-efficient-*, gradients are rounded as in fairseq
                     torch._foreach_mul_(grads, factor)
                     divisor = None
                 settings = _settings(group, step) | {"grad_scale": divisor}
@@ -63,7 +66,7 @@ class FusedAdam(Adam):
         return loss
 
     def _by_kind(self, group: dict[str, Any]) -> dict[Kind, Four]:
-        """Group weights, gradients and moments by step (including this one), device and dtype."""
+        """Group weights, gradients and moments by new step count, device and dtype."""
         groups: dict[Kind, Four] = defaultdict(lambda: ([], [], [], []))
         for p in group["params"]:
             if p.grad is None:
@@ -75,13 +78,13 @@ class FusedAdam(Adam):
                 state["step"] = 0
                 state["exp_avg"] = torch.zeros_like(p, dtype=torch.float32)
                 state["exp_avg_sq"] = torch.zeros_like(p, dtype=torch.float32)
-            # apex's Adam, which fairseq uses if it is installed, counts steps in the group
+            # apex's Adam, which fairseq uses if installed, stores the step count in the group
             state["step"] = state.get("step", group.get("step", 0)) + 1
             order = p.stride()
-            wanted = (torch.float32, p.device, order)
+            layout = (torch.float32, p.device, order)
             for name in ("exp_avg", "exp_avg_sq"):
                 moment = state[name]
-                if (moment.dtype, moment.device, moment.stride()) != wanted:
+                if (moment.dtype, moment.device, moment.stride()) != layout:
                     state[name] = _laid_out(moment, p, torch.float32)
             grad = p.grad if p.grad.stride() == order else _laid_out(p.grad, p, p.grad.dtype)
             params, grads, means, squares = groups[state["step"], p.device, p.dtype, grad.dtype]
@@ -93,15 +96,15 @@ class FusedAdam(Adam):
 
 
 def _laid_out(x: Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return x with the memory layout of a weight, which torch's kernel assumes."""
+    """Return x in the weight's memory layout, which torch's kernel assumes."""
     return torch.empty_like(like, dtype=dtype).copy_(x)
 
 
 def _settings(group: dict[str, Any], step: int) -> dict[str, Any]:
-    """Return the arguments of torch's kernel for fairseq's step."""
+    """Return arguments with which torch's kernel performs fairseq's step."""
     beta1, beta2 = group["betas"]
     if group.get("amsgrad"):
-        raise ValueError("fused_adam has no amsgrad; neither has --optimizer adam")
+        raise ValueError("fused_adam does not support amsgrad")
     return {
         "lr": float(group["lr"]),
         "beta1": beta1,
@@ -115,7 +118,7 @@ def _settings(group: dict[str, Any], step: int) -> dict[str, Any]:
 
 
 def _divisor(factor: float | Tensor, device: torch.device) -> Tensor | None:
-    """Return 1 / factor, by which torch's kernel divides; None for a factor of 1."""
+    """Return 1 / factor, by which torch's kernel divides; None if the factor is 1."""
     if not torch.is_tensor(factor):
         return None if factor == 1.0 else torch.full((), 1.0 / factor, device=device)
     return factor.to(device, torch.float32).reciprocal()
@@ -126,8 +129,8 @@ def _in_float32(
 ) -> Iterator[Four]:
     """Yield the four lists in float32, and convert the weights back afterwards.
 
-    Only --memory-efficient-* has half-precision weights here. They are converted in parts, so that
-    not all of them exist twice.
+    Weights are in half precision only with --memory-efficient-*. They are converted in parts, to
+    save memory.
     """
     if params[0].dtype == grads[0].dtype == torch.float32:
         yield params, grads, means, squares

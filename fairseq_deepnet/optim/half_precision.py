@@ -1,8 +1,8 @@
-"""Half-precision weights and their float32 masters without Python loops over tensors.
+"""Copies between half-precision weights and float32 masters in a few calls.
 
-fairseq's FP16Optimizer has one flat master in fp16, and one master per tensor in bf16 and with
---fp16-no-flatten-grads. In the latter case each update copies every gradient and weight and zeroes
-every gradient separately. With `fused_adam` this takes three calls, with the same numbers.
+fairseq's FP16Optimizer has one flat master in fp16, but one master per tensor in bf16 and with
+--fp16-no-flatten-grads. With one master per tensor, each update copies every gradient and weight
+and zeroes every gradient separately. With `fused_adam` this takes three calls, with equal results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ForeachMasters(ExactFP16Optimizer):
     _needs_sync: bool
 
     def _trained(self) -> Pairs:
-        """Return each trained weight with its master."""
+        """Return the trained weights with their masters."""
         both = zip(self.fp16_params, self.fp32_params, strict=True)
         return [(p, master) for p, master in both if p.requires_grad]
 
@@ -75,7 +75,7 @@ ForeachMasters.__name__ = FP16Optimizer.__name__
 
 
 def improve(optimizer: Any) -> None:
-    """Replace the class of fairseq's half-precision optimisers by ours."""
+    """Change the class of fairseq's half-precision optimiser to ours."""
     kind = type(optimizer)
     if kind is FP16Optimizer:
         is_fused = isinstance(optimizer.fp32_optimizer, FairseqAdam)

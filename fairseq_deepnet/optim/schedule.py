@@ -6,10 +6,10 @@ from typing import Any
 
 
 def misfits(name: str | None, options: Any, max_update: float | None) -> list[str]:
-    """Return one sentence per mismatch between a schedule and the length of the run.
+    """Return one sentence per mismatch between the schedule and the run's length.
 
     Args:
-        name: name of the schedule, as for --lr-scheduler.
+        name: name of the schedule, as in --lr-scheduler.
         options: object with the schedule's options as attributes (warmup_updates, ...).
         max_update: number of updates; None or 0 if only epochs limit the run.
     """
@@ -18,7 +18,7 @@ def misfits(name: str | None, options: Any, max_update: float | None) -> list[st
     length, problems = int(max_update), []
     option = "warmup-steps" if name == "tri_stage" else "warmup-updates"
     warmup, total = _number(options, option), _number(options, "total-num-update")
-    if warmup >= max(length, total):  # unless the run is cut short on purpose
+    if warmup >= max(length, total):  # a total above the length means a deliberately short run
         problems.append(
             f"--{option} {warmup:,} is not below --max-update {length:,}: the warm-up never ends;"
             f" set --{option} to a fraction of {length}"

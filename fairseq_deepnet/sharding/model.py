@@ -1,8 +1,8 @@
-"""A sharded model for fairseq's trainer, and its weights, which only rank 0 builds.
+"""Sharded model for fairseq's trainer, with weights that only rank 0 builds.
 
-fairseq builds the whole model in fp32 in every process before a trainer can shard it: a node with
+fairseq builds the full fp32 model in every process before a trainer can shard it, so a node with
 eight processes would need memory for eight models. Here the other processes build parameters
-without memory and receive their rows.
+without memory and receive their rows from rank 0.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ LAYERS: Final = "layers"
 
 
 class ShardedModel(nn.Module):
-    """Shards a model in place; other attributes are those of the model.
+    """Wrapper that shards a model in place and forwards other attributes to it.
 
     Args:
-        model: the model on the host, in fp32; the same in all processes, or with meta parameters
-            in processes other than rank 0.
+        model: fp32 model on the host, equal in all processes or with meta parameters in processes
+            other than rank 0.
         group: process group.
         device: device of the computation.
         dtype: dtype of the computation.
         unit_bytes: size of a gathered unit of layers.
         reshard: free a unit after forward and gather it again for backward. Otherwise parameters
-            stay whole for all micro-batches of an update, and gradients are summed whole and
+            stay gathered for all micro-batches of an update, and full gradients are summed and
             reduced once.
-        offload: keep shards in host memory.
+        offload: store shards in host memory.
 
     Attributes:
-        parameters_split: name -> parameter of fully_shard; tied parameters once.
-        own: this process's rows of each, as plain tensors in the same memory, for the optimiser.
+        parameters_split: parameters of fully_shard by name; tied parameters occur once.
+        own: rows of this process by name, as plain tensors in the same memory, for the optimiser.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ShardedModel(nn.Module):
             "mp_policy": MixedPrecisionPolicy(
                 param_dtype=dtype if half else None,
                 reduce_dtype=torch.float32 if half else None,
-                cast_forward_inputs=False,  # types are as in a model that is cast as a whole
+                cast_forward_inputs=False,  # dtypes are as in a model that is cast as a whole
             ),
             "offload_policy": offloading if offload else OffloadPolicy(),
         }
@@ -115,29 +115,29 @@ class ShardedModel(nn.Module):
         return [own for own in self.own.values() if own.requires_grad]
 
     def trained_shapes(self) -> list[torch.Size]:
-        """Return the full shapes of these tensors."""
+        """Return the full shapes of the tensors from `trained`."""
         return [self.shapes[name] for name, own in self.own.items() if own.requires_grad]
 
     def whole(self, rows: Tensor, shape: torch.Size) -> Tensor:
-        """Return a whole tensor in rank 0's host memory, and an empty one in other processes.
+        """Return the full tensor in rank 0's host memory, and an empty tensor on other ranks.
 
-        All processes call this together, one tensor at a time: none holds two whole tensors on its
-        device.
+        All processes call this together, one tensor at a time, so that no device needs memory for
+        two full tensors.
 
         Args:
             rows: this process's rows.
-            shape: shape of the whole tensor.
+            shape: shape of the full tensor.
         """
         stride = torch.empty(shape, device="meta").stride()
         split = DTensor.from_local(
             rows.to(self.device), self.mesh, [Shard(0)], run_check=False, shape=shape, stride=stride
         )
         tensor = split.full_tensor()
-        # a copy: of one process it is the rows themselves, of several it may have padding
+        # A copy is needed: the tensor may share memory with the rows, or include padding.
         return tensor.to("cpu").clone() if self.rank == 0 else tensor.new_empty(0)
 
     def scatter(self, whole: Tensor | None, rows: Tensor, shape: torch.Size) -> None:
-        """Copy rank 0's whole tensor into the rows of all processes, which call this together."""
+        """Copy rank 0's full tensor to the rows of all processes, which call this together."""
         sent = torch.empty(shape, dtype=rows.dtype, device=self.device)
         if self.rank == 0 and whole is not None:
             sent.copy_(whole.view(shape))
@@ -145,14 +145,14 @@ class ShardedModel(nn.Module):
 
     @torch.no_grad()
     def all_reduce_grads(self) -> None:
-        """Set the gradients of the optimiser's tensors, which backward has already reduced."""
+        """Set the optimiser's gradients, which backward has already reduced."""
         for name, p in self.parameters_split.items():
             self.own[name].grad = None if p.grad is None else p.grad.to_local()  # type: ignore[attr-defined]
             p.grad = None
 
     @torch.no_grad()
     def measure_gradients(self) -> None:
-        """Store the norm of each whole gradient with fully_shard's parameter, for observers.
+        """Store each full gradient's norm as an attribute of its parameter, for observers.
 
         All processes call this together, once per update.
         """
@@ -175,10 +175,10 @@ class ShardedModel(nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Run a micro-batch that is not the last of the update.
+        """Run a micro-batch that is not the last in its update.
 
-        If units are freed after use to save memory, gradients are reduced and accumulated sharded:
-        whole gradients in fp32 would need more memory than was freed.
+        If units are freed after use, gradients are reduced and accumulated as shards, because full
+        fp32 gradients would need more memory than was freed.
         """
         if self.reshards:
             yield
@@ -197,8 +197,8 @@ class ShardedModel(nn.Module):
     def stay_whole(self) -> None:
         """Keep parameters gathered in the next passes.
 
-        The length of a search depends on its sentences, and processes cannot wait for each other in
-        it.
+        The number of steps in a search depends on its sentences, so processes cannot wait for each
+        other during a search.
         """
         if not self._stays_whole:
             self._stays_whole = True
@@ -217,8 +217,8 @@ class ShardedModel(nn.Module):
     def free(self) -> None:
         """Free gathered parameters in all processes.
 
-        Otherwise `state_dict` would free them only in the calling process, and only that one would
-        gather in the next pass.
+        Otherwise `state_dict` would free them in one process, and only that process would gather
+        them in the next pass.
         """
         for part in self._units():
             part.reshard()
@@ -230,8 +230,8 @@ class ShardedModel(nn.Module):
         """Gather all parameters on rank 0 for `state_dict`; all processes call this together.
 
         Args:
-            keep_fp32: also return the trained parameters in fp32, in order: the checkpoint's model
-                has them in the dtype of the computation.
+            keep_fp32: also return the trained parameters in fp32, in order. The checkpoint's model
+                contains them in the dtype of the computation.
         """
         gathered: dict[str, Tensor] = {}
         exact = []
@@ -244,7 +244,7 @@ class ShardedModel(nn.Module):
         return exact
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """Return the whole model as fairseq saves it; call it on rank 0 after `gather`."""
+        """Return the full model as fairseq saves it. Call this on rank 0 after `gather`."""
         assert self.gathered is not None
         gathered, self.gathered = self.gathered, None
         names = {id(p): name for name, p in self.parameters_split.items()}
@@ -263,7 +263,7 @@ class ShardedModel(nn.Module):
             state_dict: empty.
 
         Raises:
-            RuntimeError: for other names or shapes, in every process.
+            RuntimeError: in every process, if names or shapes differ.
         """
         mine: dict[str, Any] = self.module.state_dict(keep_vars=True)
         loaded: Mapping[str, Any] = {}
@@ -283,13 +283,13 @@ class ShardedModel(nn.Module):
         split = set(map(id, self.parameters_split.values()))
         buffers = {key: loaded[key] for key in mine if id(mine[key]) not in split and key in loaded}
         buffers = distributed.broadcast_object(buffers, 0, self.group)
-        # not fairseq's own, which asks for a version of what is left out here
+        # fairseq's load_state_dict would look for version keys, which are not in `buffers`
         nn.Module.load_state_dict(self.module, buffers, strict=False)
         self.to_load = None
 
 
 def mismatch(mine: Mapping[str, Tensor], loaded: Mapping[str, Any], strict: bool) -> str:
-    """Describe, as torch does, how a checkpoint's tensors differ in names and shapes."""
+    """Describe differences between a checkpoint's names and shapes and ours, as torch does."""
     lines = []
     if strict and mine.keys() != loaded.keys():
         missing, unexpected = sorted(mine.keys() - loaded), sorted(loaded.keys() - mine)
@@ -304,6 +304,7 @@ def units(model: nn.Module, unit_bytes: int, element: int) -> Iterator[list[nn.M
     """Yield groups of layers to gather together, stack by stack and bottom first.
 
     Args:
+        model: the model.
         unit_bytes: see `unit_length`.
         element: bytes per gathered number.
     """
@@ -311,7 +312,7 @@ def units(model: nn.Module, unit_bytes: int, element: int) -> Iterator[list[nn.M
         layers = stack._modules.get(LAYERS)
         if not isinstance(layers, nn.ModuleList) or not layers:
             continue
-        every = [*layers._modules.values()]  # LayerDrop's list leaves some out when it iterates
+        every = [*layers._modules.values()]  # iteration over LayerDrop's list would skip layers
         each = max(sum(p.numel() for p in layer.parameters()) for layer in every)
         segment = getattr(getattr(stack, "checkpointing", None), "every", 0)
         length = unit_length(each * element, segment, unit_bytes)
@@ -330,12 +331,12 @@ def cast_buffers(model: nn.Module, dtype: torch.dtype, device: torch.device) -> 
 
 @contextlib.contextmanager
 def weights_on_rank_0(cfg: Any = None) -> Iterator[None]:
-    """Build parameters without memory in processes other than rank 0; buffers are real.
+    """Build parameters without memory, but real buffers, in processes other than rank 0.
 
-    Their initialisation does not advance torch's generator, which is set to rank 0's state.
+    Afterwards every process's torch generator has rank 0's state.
 
     Args:
-        cfg: fairseq's config of distributed training, which would enable fairscale's wrapping.
+        cfg: ignored; fairseq passes its configuration of distributed training.
     """
     group = distributed.get_data_parallel_group() if dist.is_initialized() else None
     if group is None or distributed.get_data_parallel_world_size() == 1:
@@ -348,10 +349,10 @@ def weights_on_rank_0(cfg: Any = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_weights() -> Iterator[None]:
-    """Build parameters on the meta device, each as soon as it is registered.
+    """Move each parameter to the meta device when a module registers it.
 
-    Objects are kept, so that tied parameters stay tied. Parameters that cannot be changed stay
-    real.
+    Parameter objects stay the same, so tied parameters stay tied. Parameters that cannot be swapped
+    stay real.
     """
     original = nn.Module.register_parameter
 
@@ -379,7 +380,7 @@ def give_memory(modules: Iterable[nn.Module]) -> None:
 
 
 def _become(param: nn.Parameter, tensor: Tensor) -> None:
-    """Replace the tensor of a parameter."""
+    """Replace a parameter's tensor."""
     other = nn.Parameter(tensor, param.requires_grad)
     vars(other).update(vars(param))
     torch.utils.swap_tensors(param, other)

@@ -1,4 +1,4 @@
-"""Conversion between an optimiser's sharded state and the whole state of a checkpoint."""
+"""Conversion between an optimiser's sharded state and a checkpoint's full state."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ BY_ROWS: Final = "split by rows"
 def gather(
     model: ShardedModel, state: dict[str, Any], exact: list[Tensor], flat: bool
 ) -> dict[str, Any]:
-    """Return the optimiser's state as in unsharded training; it is empty except on rank 0.
+    """Return the optimiser's state as in unsharded training on rank 0, else an empty dictionary.
 
     Args:
-        state: state of this process.
-        exact: whole fp32 weights in half precision.
-        flat: store one row with all parameters.
+        model: the sharded model.
+        state: this process's state.
+        exact: full fp32 weights, for half precision.
+        flat: store all parameters as one row.
     """
     shapes = model.trained_shapes()
     whole = {
@@ -56,7 +57,8 @@ def scatter(model: ShardedModel, read: Any) -> dict[str, Any]:
     """Return this process's part of the optimiser's state.
 
     Args:
-        read: state that rank 0 has read from the checkpoint.
+        model: the sharded model.
+        read: the checkpoint's state on rank 0; ignored on other ranks.
 
     Raises:
         ConfigurationError: in every process, if parameters do not match.
@@ -90,7 +92,7 @@ def scatter(model: ShardedModel, read: Any) -> dict[str, Any]:
 
 
 def skeleton(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an optimiser's state with placeholders for its sharded tensors."""
+    """Return an optimiser's state with placeholders instead of sharded tensors."""
     values = {
         index: {key: BY_ROWS if _is_split(value) else value for key, value in values.items()}
         for index, values in state["state"].items()
@@ -99,16 +101,16 @@ def skeleton(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_split(value: Any) -> bool:
-    """Return True for a tensor of rows; step counts stored as tensors have no dimension."""
+    """Return True if a value is a sharded tensor; step counts may be tensors without dimensions."""
     return isinstance(value, Tensor) and value.dim() > 0
 
 
 def _by_parameter(state: Any, shapes: list[torch.Size]) -> dict[str, Any] | None:
     """Return a checkpoint's optimiser state with one tensor per parameter.
 
-    None for a state of other parameters.
+    The result is None if the parameters' shapes differ from `shapes`.
     """
-    wanted = sum(shape.numel() for shape in shapes)
+    count = sum(shape.numel() for shape in shapes)
     state = split(state, shapes)
     fits = sum(len(group["params"]) for group in state["param_groups"]) == len(shapes)
     for index, values in state["state"].items():
@@ -116,23 +118,23 @@ def _by_parameter(state: Any, shapes: list[torch.Size]) -> dict[str, Any] | None
         fits = fits and all(value.shape == shapes[index] for value in tensors)
     weights = state.get(WEIGHTS)
     if weights is not None:
-        fits = fits and sum(weight.numel() for weight in weights) == wanted
+        fits = fits and sum(weight.numel() for weight in weights) == count
     if not fits:
         return None
     return state if weights is None else {**state, WEIGHTS: parts_of(weights, shapes)}
 
 
 def parts_of(weights: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-    """Return weights of these shapes from one tensor per parameter or from one row of all."""
+    """Return weights with these shapes, from one tensor per parameter or a single row."""
     if len(weights) == 1 and len(shapes) > 1:
         weights = weights[0].split([shape.numel() for shape in shapes])
     return [part.view(shape) for part, shape in zip(weights, shapes, strict=True)]
 
 
 def split(moments: dict[str, Any], shapes: list[torch.Size]) -> dict[str, Any]:
-    """Return an optimiser's state for parameters of these shapes from one row of all.
+    """Split an optimiser's state with one row for all parameters into states of these shapes.
 
-    Values that are not a row of all parameters (Adam's step) apply to each parameter.
+    Other values (Adam's step) are copied to each parameter.
     """
     (group, *others) = moments["param_groups"]
     if others or len(group["params"]) != 1 or len(shapes) == 1:

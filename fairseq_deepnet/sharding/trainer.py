@@ -1,9 +1,9 @@
 """fairseq's trainer for a sharded model.
 
 fairseq 0.12's own `fully_sharded` uses fairscale, which is no longer maintained. With `is_fsdp`,
-fairseq's trainer imports fairscale, refuses --bf16, and asks the model for checkpoints. Here
-`is_fsdp` is always false: the trainer treats the model like any other backend's, and ShardedTrainer
-overrides the rest.
+fairseq's trainer imports fairscale, rejects --bf16, and asks the model for checkpoints. Here
+`is_fsdp` is always false, so the trainer treats the model as with any other backend, and
+ShardedTrainer overrides the rest.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ logger = logging.getLogger(__name__)
 torch.serialization.add_safe_globals([distributed._TensorPlaceholder])  # in fairseq's broadcasts
 
 _ERRORS: Final[list[Exception]] = []
-"""Errors that end this process."""
+"""Errors after which this process must end."""
 
 
 def install() -> None:
-    """Make fairseq-train build a ShardedTrainer, with the model on rank 0, without fairscale."""
+    """Make fairseq-train build a ShardedTrainer, and the model's weights on rank 0."""
     DeepNetTrainer.of_sharded = ShardedTrainer
     modules: tuple[Any, ...] = (fairseq.distributed, training_program())
     for module in filter(None, modules):
@@ -58,11 +58,12 @@ def install() -> None:
 
 
 def end_at_once() -> None:
-    """Exit the process immediately after reporting an uncaught error.
+    """Make the process exit immediately after it reports an uncaught error.
 
-    Otherwise Python waits for collectives that never complete, and the other processes wait for
-    this one. In a process of torch.multiprocessing.spawn, torch catches the error and Python shuts
-    down; the process then exits before it destroys objects that wait for the others.
+    Otherwise Python waits for collectives that never complete, and the other processes wait too. In
+    processes started by torch.multiprocessing.spawn, torch catches the error and Python shuts down.
+    An exit handler then ends the process before Python destroys objects that wait for other
+    processes.
     """
     if multiprocessing.parent_process() is not None:
         atexit.register(_end_after_error)
@@ -94,18 +95,18 @@ def _end_after_error() -> None:
 
 @contextlib.contextmanager
 def noting_errors() -> Iterator[None]:
-    """Record errors of this process, after which it must not wait for others."""
+    """Record errors after which this process must not wait for others."""
     try:
         yield
     except FloatingPointError:
-        raise  # raised in all processes
+        raise  # all processes raise this error
     except Exception as error:
         _ERRORS.append(error)
         raise
 
 
 def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
-    """Raise ConfigurationError for options that a sharded model does not support."""
+    """Raise ConfigurationError if an option is not supported with a sharded model."""
     common, shared = cfg.common, cfg.distributed_training
     dropped = any(isinstance(m, LayerDropModuleList) and m.p > 0 for m in model.modules())
     efficient = common.memory_efficient_fp16 or common.memory_efficient_bf16
@@ -136,7 +137,7 @@ def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
 def clip_gradients(
     params: Sequence[Tensor], max_norm: float, aggregate_norm_fn: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Clip gradients in place to `max_norm` if it is positive; return their norm."""
+    """Clip gradients in place if `max_norm` is positive, and return their norm before clipping."""
     norm = aggregate_norm_fn(gradient_norm(params))
     if max_norm > 0:
         grads = [p.grad for p in params if p.grad is not None]
@@ -145,13 +146,13 @@ def clip_gradients(
 
 
 class InPlace(ExactFP16Optimizer):
-    """fairseq's half-precision optimiser with the model's own weights as fp32 masters."""
+    """fairseq's half-precision optimiser whose fp32 masters are the model's own weights."""
 
     def _sync_fp16_grads_to_fp32(self) -> None:
-        """Do nothing: gradients were summed in fp32."""
+        """Do nothing, as gradients were summed in fp32."""
 
     def _sync_fp32_params_to_fp16(self) -> None:
-        """Do nothing: weights are cast when they are gathered."""
+        """Do nothing, as weights are cast when they are gathered."""
 
     def zero_grad(self) -> None:
         self.fp32_optimizer.zero_grad()
@@ -159,15 +160,15 @@ class InPlace(ExactFP16Optimizer):
             self._multiply_factor = 1.0 / float(self.scaler.loss_scale)
 
 
-# fairseq's trainer compares the names of classes when it loads a checkpoint.
+# fairseq's trainer compares class names when it loads a checkpoint.
 InPlace.__name__ = FP16Optimizer.__name__
 
 
 class ShardedTrainer(DeepNetTrainer):
-    """DeepNetTrainer around a ShardedModel.
+    """DeepNetTrainer for a ShardedModel.
 
     Attributes:
-        offloads: --cpu-offload.
+        offloads: value of --cpu-offload.
     """
 
     offloads: bool
@@ -182,7 +183,7 @@ class ShardedTrainer(DeepNetTrainer):
         self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None
     ) -> None:
         shared = cfg.distributed_training
-        # which the stock trainer takes for an option of only fairscale's
+        # the stock trainer would reject the option without fairscale
         self.offloads, shared.cpu_offload = bool(shared.cpu_offload), False
         try:
             super().__init__(cfg, task, model, criterion, quantizer)
@@ -194,13 +195,13 @@ class ShardedTrainer(DeepNetTrainer):
 
     def wrap_model(self) -> None:
         common, shared = self.cfg.common, self.cfg.distributed_training
-        if not dist.is_initialized():  # a single process, which fairseq starts without
+        if not dist.is_initialized():  # fairseq starts a single process without a group
             dist.init_process_group(
                 "nccl" if self.cuda else "gloo", store=HashStore(), rank=0, world_size=1
             )
         dtype = torch.float32
         if common.fp16 or common.bf16:
-            # the stock trainer has rounded the weights: training starts as with any other backend
+            # The stock trainer has rounded the weights, so training starts as with other backends.
             dtype = torch.float16 if common.fp16 else torch.bfloat16
             self._model.float()
         device = torch.device("cuda", torch.cuda.current_device()) if self.cuda else self.device
@@ -225,13 +226,13 @@ class ShardedTrainer(DeepNetTrainer):
         optimizer: Any = optim.build_optimizer(self.cfg.optimizer, params)
         if not optimizer.supports_flat_params:
             raise ConfigurationError(
-                f"--optimizer {self.cfg.optimizer._name} looks at whole matrices, which no process"
-                f" has under --ddp-backend {FULLY_SHARDED}; use adam or fused_adam"
+                f"--optimizer {self.cfg.optimizer._name} needs whole matrices, which --ddp-backend"
+                f" {FULLY_SHARDED} splits; use adam or fused_adam"
             )
         if common.fp16 or common.bf16:
             optimizer = InPlace(self.cfg, params, optimizer, params)
         if type(optimizer).clip_grad_norm is FairseqOptimizer.clip_grad_norm:
-            # fairseq's would bring the norm of offloaded gradients to a GPU, and multiply there
+            # fairseq's version would move the norm of offloaded gradients to a GPU and fail
             optimizer.clip_grad_norm = functools.partial(clip_gradients, params)
         load = optimizer.load_state_dict
 
@@ -248,7 +249,7 @@ class ShardedTrainer(DeepNetTrainer):
         self.sharded.forget_gradients()
 
     def clip_grad_norm(self, clip_norm: float) -> Tensor:
-        """Clip by the norm over all processes, and return it."""
+        """Clip gradients by their norm over all processes, and return this norm."""
         self.sharded.measure_gradients()
         self.notify("gradients", self.get_num_updates() + 1)
 
@@ -273,17 +274,17 @@ class ShardedTrainer(DeepNetTrainer):
             return super().valid_step(sample, raise_oom)
 
     def _log_oom(self, exc: Any) -> None:
-        """Give up, as the other processes wait within this batch's forward or backward pass."""
+        """Raise ConfigurationError, as the other processes wait within this batch."""
         super()._log_oom(exc)
         raise ConfigurationError(
-            f"rank {self.data_parallel_rank} is out of memory, and a sharded model cannot leave a"
-            " batch out: lower --max-tokens, or checkpoint more activations"
+            f"rank {self.data_parallel_rank} is out of memory, and a sharded model cannot skip a"
+            " batch; lower --max-tokens, or checkpoint more activations"
         )
 
     def consolidate_optimizer(self) -> None:
         """Gather model and optimiser on rank 0 for the next checkpoint.
 
-        Skipped while only one process has raised an error and fairseq wants to save its state.
+        This is skipped if fairseq tries to save after an error in one process.
         """
         if _is_alone_with_error():
             return
@@ -291,7 +292,7 @@ class ShardedTrainer(DeepNetTrainer):
         self.sharded.free()
         keep = not self.cfg.checkpoint.no_save_optimizer_state
         state = self.optimizer.state_dict() if keep else {}
-        # the optimiser's state as one row of all parameters, as in fairseq's files
+        # fairseq's fp16 checkpoints store the optimiser's state as one row
         is_flat = bool(self.cfg.common.fp16 and not self.cfg.common.fp16_no_flatten_grads)
         self._gathered_optim_state = None
         with torch.no_grad(), noting_errors():
@@ -312,15 +313,15 @@ class ShardedTrainer(DeepNetTrainer):
             self.wait_for_checkpoint()
 
     def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint on rank 0, which sends each process its rows."""
+        """Load a checkpoint on rank 0, which sends the other processes their rows."""
         self.cfg.checkpoint.load_checkpoint_on_all_dp_ranks = False
 
         def receive(state: dict[str, Any]) -> dict[str, Any]:
             self.sharded.to_load, state["model"] = state["model"], {}
-            state["cfg"] = state["args"] = None  # not to be sent: torch loads only weights
+            state["cfg"] = state["args"] = None  # torch can receive only weights
             self._state_to_load = state.get("last_optimizer_state")
             if self._state_to_load is not None:
-                state["last_optimizer_state"] = {}  # something to load
+                state["last_optimizer_state"] = {}  # makes fairseq call load_state_dict
             self.wait_for_checkpoint()
             return state
 
@@ -332,6 +333,6 @@ class ShardedTrainer(DeepNetTrainer):
 
 
 def _is_alone_with_error() -> bool:
-    """True while handling an error that the other processes do not know of."""
+    """Return True while an error is handled that only this process has raised."""
     error = sys.exception()
     return error is not None and not isinstance(error, FloatingPointError)

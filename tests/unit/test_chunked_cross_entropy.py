@@ -302,7 +302,7 @@ def test_fp16_does_not_lose_the_gradients_of_a_large_vocabulary() -> None:
     gradients = []
     for dtype in (torch.float16, torch.float64):
         inputs = (x.to(dtype), weight.to(dtype), torch.zeros(vocabulary), target, 0.1, dtype)
-        walk = chunked.ChunkWalk(*inputs, wanted=(True, True, True), accuracy=False)
+        walk = chunked.ChunkWalk(*inputs, needs_grad=(True, True, True), accuracy=False)
         walk.run()
         gradients.append([grad.double() for grad in walk.grads if grad is not None])
     for rounded, exact in zip(*gradients, strict=True):
