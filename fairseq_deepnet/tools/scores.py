@@ -1,7 +1,7 @@
-"""Scores on disk: named by their request, written by an evaluation, read by reports.
+"""Scores on disk: written by evaluations, read by reports, and named by their settings.
 
-The score of a language pair is NAME.json, beside NAME.txt with the hypotheses. For many directions
-it is a folder NAME with these two files per direction and their averages in summary.json.
+The score of a language pair is NAME.json, beside NAME.txt with the hypotheses. The score of many
+directions is a folder NAME with these two files per direction and the averages in summary.json.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fairseq_deepnet.tools.evaluation.scoring import METRICS, TOKENISED
 
 SUMMARY: Final = "summary.json"
 OTHER_TEXT: Final = "text."
-"""Prefix of the names of scores of text from outside the data folder (--text)."""
+"""Name prefix of scores on text from outside the data folder (--text)."""
 VALUES: Final = (
     *(*METRICS, TOKENISED, "perplexity", "word_perplexity"),
     *("x-en", "en-x", "average", "zero-shot"),
 )
-"""Numbers of a score of a pair, of a language model, and means over many directions."""
+"""Numbers in the records of language pairs, language models and many directions."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Score:
     """A score written by `deepnet evaluate` or `deepnet perplexity`.
 
     Args:
-        file: relative to the run folder; a folder for many directions.
-        values: the members of VALUES that it contains.
+        file: path relative to the run folder; a folder for many directions.
+        values: the score's numbers, by their names in VALUES.
         signatures: metric -> signature.
         facts: the record.
     """
@@ -46,12 +46,12 @@ class Score:
 
     @property
     def name(self) -> str:
-        """The request, such as test.checkpoint_best.beam5.lenpen1."""
+        """The score's name, such as test.checkpoint_best.beam5.lenpen1."""
         return Path(self.file).name.removesuffix(".json")
 
     @property
     def of(self) -> str:
-        """The text that was translated: a split of the data, or other text."""
+        """Description of the translated text: a split of the data, or other text."""
         split = self.facts["split"]
         if self.name.startswith(OTHER_TEXT):
             place = self.name.removeprefix(OTHER_TEXT).partition(f".{split}.")[0]
@@ -60,22 +60,21 @@ class Score:
 
     @property
     def is_of_translations(self) -> bool:
-        """True if there is a BLEU, False for the perplexity of a language model."""
+        """True for BLEU, False for a language model's perplexity."""
         return "average" in self.values or "bleu" in self.values
 
     @property
     def headline(self) -> float:
-        """sacreBLEU, or its mean over the trained directions."""
+        """sacreBLEU's BLEU, or its mean over the trained directions."""
         return self.values["average"] if "average" in self.values else self.values["bleu"]
 
 
 def score_name(words: Sequence[str], text: Path | None = None) -> str:
-    """Return the name of a score, which describes its request.
+    """Return the name of a score, which describes its settings.
 
     Args:
-        words: split, checkpoint, and settings; empty ones are left out.
-        text: a folder outside the data folder; folders of equal names are distinguished by a
-            digest.
+        words: split, checkpoint, and settings; empty words are skipped.
+        text: folder outside the data folder. A digest distinguishes folders with equal names.
     """
     name = ".".join(filter(None, words))
     if text is None:
@@ -85,9 +84,9 @@ def score_name(words: Sequence[str], text: Path | None = None) -> str:
 
 
 def option_words(options: Sequence[str]) -> str:
-    """Return options of fairseq-generate for use in a file name: max-len-a1.2.max-len-b10.
+    """Return options of fairseq-generate in a form for file names, such as max-len-b10.
 
-    Options that are too long or contain other characters are replaced by a digest.
+    A digest replaces options that are too long or contain other characters.
     """
     name = "".join(options).replace("=", "").replace("--", ".").removeprefix(".")
     if re.fullmatch(r"[\w.,+-]{0,80}", name):
@@ -96,7 +95,7 @@ def option_words(options: Sequence[str]) -> str:
 
 
 def decoding(facts: Mapping[str, Any]) -> str:
-    """Describe the settings of the translation: search, options, averaged checkpoints."""
+    """Describe the settings of a translation: search, options and averaged checkpoints."""
     parts = [f"beam {facts.get('beam')}, lenpen {facts.get('lenpen')}"]
     parts.append(" ".join((facts.get("request") or {}).get("options") or ()))
     averaged = facts.get("averaged")
@@ -105,7 +104,7 @@ def decoding(facts: Mapping[str, Any]) -> str:
 
 
 def read_scores(run: Path) -> list[Score]:
-    """Read all scores in a run folder, in the order of their names; skip unreadable files."""
+    """Read all scores in a run folder, sorted by name; skip unreadable files."""
     scores = []
     for path in sorted((run / "scores").glob("*.*")):
         with contextlib.suppress(OSError, ValueError):
@@ -115,17 +114,17 @@ def read_scores(run: Path) -> list[Score]:
 
 
 def read_score(run: Path, name: str) -> Score | None:
-    """Read a score by its file or folder in a run, with or without .json; None without a score."""
+    """Read a score by its path in a run, with or without .json; return None if there is none."""
     path = run / name
     return _read(path, run) or _read(path.with_name(f"{path.name}.json"), run)
 
 
 def _read(path: Path, run: Path) -> Score | None:
-    """Read a score of one direction, or a folder of many; return None for anything else."""
+    """Read the score in a file or folder; return None for anything else."""
     file = path / SUMMARY if path.is_dir() else path
     if file.suffix != ".json" or not file.is_file():
         return None
-    facts = read_record(file, remedy="remove it, and score again")
+    facts = read_record(file, remedy="remove it and score again")
     values = {key: float(facts[key]) for key in VALUES if facts.get(key) is not None}
     signed = [key for key in (*METRICS, TOKENISED) if f"{key}_signature" in facts]
     signatures = {key: str(facts[f"{key}_signature"]) for key in signed}

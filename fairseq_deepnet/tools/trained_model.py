@@ -1,7 +1,7 @@
-"""The checkpoint of a run, its data, and averages of checkpoints.
+"""A run's checkpoint and data, and averages of checkpoints.
 
-The mean of the last checkpoints of a run usually translates slightly better than each of them
-(Vaswani et al. 2017, section 6.1, average the last 5 to 20). `deepnet average` writes it.
+The mean of a run's last checkpoints usually translates slightly better than each checkpoint
+(Vaswani et al. 2017, section 6.1, average the last 5 to 20). `deepnet average` writes the mean.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ VOCABULARY_FILES: Final = {
     "subwords_sha256": ("spm*.model", "bpe.codes"),
     "dictionaries_sha256": ("dict*.txt", "languages.txt"),
 }
-"""Files that map a model's indices to words, by their key in environment.json."""
+"""Key in environment.json -> files that map a model's indices to words."""
 
-# Language tokens of a multilingual model; inference needs the values of its training.
+# Options for the language tokens of a multilingual model; inference needs the training values.
 _TOKEN_OPTIONS: Final = ("encoder-langtok", "decoder-langtok", "lang-tok-style")
 _SHAPES_THE_MODEL: Final = re.compile(
     r"arch|activation_fn|dictionary_record|layernorm_embedding|no_(scale|token|cross|decoder)_.*"
@@ -42,7 +42,7 @@ _SHAPES_THE_MODEL: Final = re.compile(
 
 @dataclasses.dataclass
 class TrainedModel:
-    """A checkpoint and its run; the run is None for a checkpoint outside a run folder.
+    """A checkpoint and its run, which is None for a checkpoint outside a run folder.
 
     Args:
         sources: the checkpoints to average, or only the checkpoint itself.
@@ -54,18 +54,18 @@ class TrainedModel:
 
     @property
     def averaged(self) -> list[str] | None:
-        """Names of the averaged checkpoints; None for a single one."""
+        """Names of the averaged checkpoints, or None for a single checkpoint."""
         return [path.name for path in self.sources] if len(self.sources) > 1 else None
 
     @property
     def scores(self) -> Path:
-        """Folder of its scores."""
+        """Folder of the model's scores."""
         return (self.run or self.path.resolve().parent) / "scores"
 
     def make(self) -> Path:
-        """Return the checkpoint, averaged first if needed.
+        """Return the checkpoint, and compute the average first if necessary.
 
-        Raises ValueError for weights that are not finite.
+        Raises ValueError if weights are not finite.
         """
         if self.sources != [self.path]:
             average_checkpoints(self.sources, self.path)
@@ -75,14 +75,17 @@ class TrainedModel:
 
 
 def choose_model(target: Path, average: int) -> TrainedModel:
-    """Return the model of a run folder or a checkpoint.
+    """Return the model in a run folder or a checkpoint.
 
-    For a run it is checkpoint_best.pt, or checkpoint_last.pt without any validation; with `average`
-    > 0, it is the mean of that many last checkpoints. Raises FileNotFoundError for a missing file,
-    ValueError for an average of a single checkpoint.
+    The model of a run is checkpoint_best.pt, or checkpoint_last.pt if the run was never validated.
+    If `average` > 0, it is the mean of that many last checkpoints.
+
+    Raises:
+        FileNotFoundError: if there is no such run or checkpoint.
+        ValueError: if a single checkpoint is to be averaged.
     """
     folder = target / "checkpoints" if (target / "checkpoints").is_dir() else target
-    folder = target.resolve().parent if target.is_file() else folder  # target may be a link
+    folder = target.resolve().parent if target.is_file() else folder  # the target may be a link
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no run or checkpoint {target}")
     above = folder.resolve().parent
@@ -104,8 +107,9 @@ def find_data(model: TrainedModel, path: Path | None, spm: str | None = None) ->
     Args:
         spm: the sentencepiece model of a folder written by fairseq-preprocess, or "none".
 
-    Raises ValueError if the folder's dictionaries or subwords have changed since it was built, or
-    differ from those the run was trained with.
+    Raises:
+        ValueError: if the folder's dictionaries or subwords have changed since it was built, or
+            differ from the run's.
     """
     if path is not None:
         data = inside_project(path)
@@ -125,20 +129,20 @@ def find_data(model: TrainedModel, path: Path | None, spm: str | None = None) ->
 def _open_bare(model: TrainedModel, data: Path, spm: str) -> DataFolder:
     """Return a folder written by fairseq-preprocess, with the checkpoint's languages."""
     if (data / "corpus.json").is_file():
-        raise ValueError(f"--spm: {shown(data)} records its subword model itself; leave --spm out")
+        raise ValueError(f"{shown(data)} records its subword model; leave --spm out")
     task = task_options(model.sources[-1])
     languages = {key: str(task.get(f"{key}_lang") or "") for key in ("source", "target")}
     return BareFolder(data, {**languages, "files": {}}, spm=None if spm == "none" else Path(spm))
 
 
 def _recorded_data(run: Path) -> dict[str, Any]:
-    """Return the training data of a run as recorded in environment.json; empty without a record."""
+    """Return the record of a run's training data in environment.json, or an empty dict."""
     file = run / ENVIRONMENT
     return (read_record(file).get("data") or {}) if file.is_file() else {}
 
 
 def refuse_other_vocabulary(run: Path, data: Path) -> None:
-    """Raise ValueError for data whose dictionaries or subwords differ from the run's record."""
+    """Raise ValueError if the data's dictionaries or subwords differ from the run's record."""
     recorded = _recorded_data(run)
     try:
         for key in VOCABULARY_FILES:
@@ -151,9 +155,10 @@ def refuse_other_vocabulary(run: Path, data: Path) -> None:
 
 
 def is_own_data(model: TrainedModel, data: Path) -> bool:
-    """Return True if a model was trained on the data of this folder, which may have been moved.
+    """Return True if a model was trained on the data in this folder, which may have been moved.
 
-    A run without a record of its data accepts any folder; a checkpoint without a run names one.
+    A run without a record of its data accepts any folder. A checkpoint without a run accepts only
+    the folder that it names.
     """
     if model.run is None:
         return _data_of_checkpoint(model).resolve() == data.resolve()
@@ -167,22 +172,23 @@ def _data_of_checkpoint(model: TrainedModel) -> Path:
 
 
 def task_options(checkpoint: Path) -> dict[str, Any]:
-    """Return the options of fairseq's task stored in a checkpoint; its name is "_name"."""
+    """Return the task options stored in a checkpoint, with the task's name as "_name"."""
     task = (checkpoints.load_checkpoint(checkpoint).get("cfg") or {}).get("task") or {}
     return dict(task) if isinstance(task, dict) else dict(vars(task))
 
 
 def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
-    """Return fairseq's task for this model and data folder, as command-line arguments.
+    """Return the command-line arguments of fairseq's task for this model and data folder.
 
     Raises ValueError for a one-pair model with a many-pair folder, or vice versa.
     """
     task = task_options(checkpoint)
     if (task.get("_name") == MULTILINGUAL_TASK) != folder.is_multilingual:
         pair, many = "one language pair", "many language pairs"
-        trained, there = (pair, many) if folder.is_multilingual else (many, pair)
+        trained, present = (pair, many) if folder.is_multilingual else (many, pair)
         raise ValueError(
-            f"{checkpoint} was trained on {trained}, and {folder.path} has {there}; set DATA=FOLDER"
+            f"{checkpoint} was trained on {trained}, but {folder.path} contains {present}; select"
+            " other data with --data (DATA)"
         )
     words = [word for name, value in folder.task_options().items() for word in (f"--{name}", value)]
     if folder.is_multilingual:
@@ -194,9 +200,9 @@ def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
 
 
 def last_checkpoints(folder: Path, count: int) -> list[Path]:
-    """Return the `count` latest checkpoints of epochs or update intervals, by number of updates.
+    """Return the `count` latest checkpoints of epochs or update intervals, sorted by updates.
 
-    Raises ValueError if there are fewer, or if one is damaged.
+    Raises ValueError if there are fewer checkpoints, or a checkpoint is damaged.
     """
     by_updates = {
         checkpoints.num_updates(checkpoints.load_checkpoint(path)): path
@@ -213,11 +219,11 @@ def last_checkpoints(folder: Path, count: int) -> list[Path]:
 def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
     """Average the checkpoints in `paths` (oldest first) and write the result to `output`.
 
-    The result has the configuration and number of updates of the last one, but no optimiser state:
-    it can translate and be fine-tuned, but not resumed. Means are computed in float64 and stored in
-    the dtype of the weight; integers are taken from the last checkpoint.
+    The result has the configuration and the number of updates of the last checkpoint, but no
+    optimiser state. It can be used to translate and to fine-tune, but not to resume. Means are
+    computed in float64 and stored in the weight's dtype; integers come from the last checkpoint.
 
-    Raises ValueError for files that are damaged or belong to different models.
+    Raises ValueError if files are damaged or belong to different models.
     """
     states = [checkpoints.load_checkpoint(path, entire=True) for path in paths]
     first = _facts_of_model(states[0])
@@ -227,7 +233,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
         for key in sorted(first.keys() | facts.keys()):
             if first.get(key) != facts.get(key):
                 raise ValueError(
-                    f"{path} is another model than {paths[0]}: {key} is {facts.get(key)!r}, not"
+                    f"{path} is a different model from {paths[0]}: {key} is {facts.get(key)!r}, not"
                     f" {first.get(key)!r}"
                 )
     means = {}
@@ -245,7 +251,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
 
 
 def _facts_of_model(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that shape the model of a checkpoint, and the shapes of its weights."""
+    """Return the model options that affect weights or outputs, and the shapes of the weights."""
     options = vars(checkpoints.model_arguments(state) or Namespace()).items()
     shaping = {key: value for key, value in options if _SHAPES_THE_MODEL.fullmatch(key)}
     return shaping | {name: tuple(weight.shape) for name, weight in state["model"].items()}
@@ -253,7 +259,7 @@ def _facts_of_model(state: dict[str, Any]) -> dict[str, Any]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet average`."""
-    inputs = "checkpoints; or with --last, one run or its checkpoints/"
+    inputs = "checkpoints, or with --last one run or its checkpoints/"
     parser.add_argument("inputs", nargs="+", type=Path, help=inputs)
     last = "the N latest epoch or update checkpoints"
     parser.add_argument("--last", type=int, metavar="N", help=last)
@@ -261,11 +267,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Average, and print the file written."""
+    """Average checkpoints, and print the path of the result."""
     paths: list[Path] = args.inputs
     if args.last is not None:
         if len(paths) != 1 or args.last < 1:
-            raise ValueError("--last N takes one run, or its checkpoints/, and at least 1")
+            raise ValueError("--last N requires one run or its checkpoints/, and N >= 1")
         paths = choose_model(paths[0], args.last).sources
     average_checkpoints(paths, args.out)
     for path in paths:

@@ -48,5 +48,5 @@ def test_a_model_of_many_pairs_needs_a_folder_of_many(run: Path, tmp_path: Path)
     with pytest.MonkeyPatch.context() as patch:
         many = {"_name": trained_model.MULTILINGUAL_TASK}
         patch.setattr(trained_model, "task_options", lambda _: many)
-        with pytest.raises(ValueError, match=r"trained on many language pairs, .* set DATA=FOLDER"):
+        with pytest.raises(ValueError, match=r"trained on many language pairs, but .* select"):
             trained_model.task_arguments(path, folder)

@@ -1,4 +1,4 @@
-"""Averages of many directions against values worked out by hand."""
+"""Averages over many directions against hand-computed values."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "scores"
 
 
-def test_averages_are_those_worked_out_by_hand(folder: Path) -> None:
+def test_averages_equal_hand_computed_values(folder: Path) -> None:
     summarise(folder, records(), TRAINED)
     averages = read_record(folder / "summary.json")["averages"]
     bleu = {name: means["bleu"] for name, means in averages.items()}
     assert bleu == {
         "X-En": 30.0,  # (30 + 40 + 20) / 3
         "En-X": 24.0,  # (26 + 35 + 11) / 3, without the zero-shot en-zh
-        "all supervised": 27.0,  # of these six
+        "all supervised": 27.0,  # these six
         "zero-shot": 5.6667,  # (9 + 6 + 2) / 3
         "all": 19.8889,  # 179 / 9
     }
@@ -77,7 +77,7 @@ def test_a_report_reads_the_averages_of_the_summary(folder: Path) -> None:
 
 def test_an_incomplete_set_is_never_averaged_silently(folder: Path) -> None:
     text = summarise(folder, records("en-cs", "de-fr"), TRAINED)
-    assert text.startswith("INCOMPLETE: 7 of 9 directions are scored; to be scored: en-cs, de-fr.")
+    assert text.startswith("INCOMPLETE: 7 of 9 directions are scored, without en-cs, de-fr.")
     assert (folder / "table.md").read_text(encoding="utf-8") == f"{text}\n"
     lines = (line.strip("|").split("|") for line in text.splitlines())
     rows = {name.strip(): [cell.strip() for cell in cells] for name, *cells in lines}

@@ -118,7 +118,7 @@ def test_a_second_call_does_nothing_and_another_set_is_not_overwritten(
 @pytest.mark.parametrize(
     ("name", "raw", "model", "message"),
     [
-        ("wmt10", None, ["de", "fr"], "the model knows no two languages"),
+        ("wmt10", None, ["de", "fr"], "the model supports no two languages"),
         ("ted28", "flores101_dataset", ["de", "en"], r"lacks 1 files: all_talks_test.tsv"),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation.off_target import letters, off_target, off_target_record
+from fairseq_deepnet.tools.evaluation.scoring import letters, off_target, off_target_record
 
 pytest.importorskip("py3langid", reason="needs the extra langid")
 FOUR = ["cs", "de", "en", "fr"]

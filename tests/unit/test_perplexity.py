@@ -1,4 +1,4 @@
-"""`deepnet perplexity`, with fairseq commands that are not the real ones."""
+"""`deepnet perplexity` with fake fairseq commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 def make_run(folder: Path, task: str, tokens: int = 30) -> Path:
-    """A run folder with a checkpoint of this task, and its data folder."""
+    """Write a run folder with a checkpoint for this task, and its data folder."""
     data = folder / "data"
     (data / "text").mkdir(parents=True)
     (data / "text" / "test.en").write_text("\n".join([*SENTENCES, ""]), encoding="utf-8")
@@ -55,7 +55,7 @@ Command = Callable[..., Any]
 def perplexity(
     fake_bin: FakeBin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    """Calls `deepnet perplexity` on the CPU; returns status, output and errors."""
+    """Return a function that calls `deepnet perplexity` on the CPU."""
     monkeypatch.setenv("PATH", fake_bin.path())
 
     def call(*words: str | Path) -> Any:
@@ -69,8 +69,8 @@ def test_a_language_model_is_measured_as_it_was_trained_and_only_once(
     fake_bin: FakeBin, perplexity: Command, tmp_path: Path
 ) -> None:
     run = make_run(tmp_path, "language_modeling")
-    said = "Evaluated 30 tokens in 1s\nLoss (base 2): 3.0000, Perplexity: 8.00\n"
-    fake_bin.add("fairseq-eval-lm", stdout=said)
+    printed = "Evaluated 30 tokens in 1s\nLoss (base 2): 3.0000, Perplexity: 8.00\n"
+    fake_bin.add("fairseq-eval-lm", stdout=printed)
     words = ["--batch", "99", run, "--", "--seed", "7"]
     status, first, errors = perplexity(*words)
     assert status == 0, errors
@@ -98,13 +98,13 @@ SHORT = "Evaluated 29 tokens in 1s\nLoss (base 2): 3.0000, Perplexity: 8.00\n"
 @pytest.mark.parametrize(
     ("task", "words", "printed", "message"),
     [
-        ("translation", [], "", "is no language model; run deepnet evaluate"),
-        ("language_modeling", ["--split=dev"], "", "has no dev text of one language"),
+        ("translation", [], "", "is not a language model; run deepnet evaluate"),
+        ("language_modeling", ["--split=dev"], "", "has no monolingual dev text"),
         ("language_modeling", [], "nothing", "fairseq-eval-lm ended with status 0: nothing"),
-        ("language_modeling", [], SHORT, "did not read all 30 tokens of test: it leaves out lines"),
+        ("language_modeling", [], SHORT, "did not read all 30 tokens of test: it skips lines"),
     ],
 )
-def test_what_cannot_be_measured_is_one_line_and_leaves_no_score(
+def test_an_error_is_one_line_and_leaves_no_score(
     fake_bin: FakeBin,
     perplexity: Command,
     tmp_path: Path,

@@ -1,8 +1,7 @@
-"""Translate directions with several processes, score them, and average the scores.
+"""Translation and scoring of directions with several processes, and averages of their scores.
 
-A language pair is a list of one direction. Each process loads the model once. Directions are split
-into parts, so that all processes are busy. A direction is finished when its JSON file exists. The
-average of a group states how many of its directions it contains.
+Each process loads the model once and translates parts of directions, so all processes are busy. A
+direction is finished when its JSON file exists. Averages report how many directions they contain.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import multiprocessing
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -29,7 +27,7 @@ from fairseq_deepnet.records import record_of, sha256, write_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.devices import use_gpu
-from fairseq_deepnet.tools.evaluation import off_target, scoring
+from fairseq_deepnet.tools.evaluation import scoring
 from fairseq_deepnet.tools.evaluation.scoring import METRICS
 from fairseq_deepnet.tools.scores import SUMMARY
 from fairseq_deepnet.tools.tables import listed, markdown
@@ -37,9 +35,7 @@ from fairseq_deepnet.tools.translation.engines import WINDOW, Engine
 
 ENGLISH: Final = "en"
 SHARES: Final = ("off_target", "off_target_floor")
-"""Share of lines that are not in the target language, 0 to 1, and the same for the reference, which
-measures the error of the identifier.
-"""
+"""Keys of the off-target rate of the translations and of the reference, from 0 to 1."""
 _GROUPS: Final = ("X-En", "En-X", "all supervised", "zero-shot", "all")
 
 
@@ -49,7 +45,7 @@ class Job:
 
     Args:
         record: JSON file to write; the translations are written beside it.
-        folder: the model's data; Moses tokens are translated as they were binarised.
+        folder: data folder of the model. Moses tokens are translated as they were binarised.
         options: all settings that affect the score, except the texts.
     """
 
@@ -62,7 +58,7 @@ class Job:
 
     @property
     def files(self) -> list[Path]:
-        """Files that affect the score."""
+        """The files that affect the score."""
         if not self.folder.is_moses:
             return [self.source, self.reference]
         split = self.options["split"]
@@ -74,13 +70,13 @@ class Job:
         return self.options | {"texts": [sha256(file) for file in self.files]}
 
     def read(self) -> dict[str, Any]:
-        """Return the record of this score; empty if it or its hypotheses are missing."""
+        """Return this score's record, or an empty dict if a file is missing or out of date."""
         has_text = self.record.with_suffix(".txt").is_file()
         record = record_of(self.record, self.request(), "remove it to score again")
         return record or {} if has_text else {}
 
     def lines(self) -> list[str]:
-        """Return the input of an engine: text, or subwords of Moses tokens.
+        """Return the engine's input: text, or subwords of Moses tokens.
 
         Raises ValueError if the reference has a different number of lines.
         """
@@ -94,11 +90,11 @@ class Job:
 
 
 _load: Callable[[], Engine]
-"""Return the model of this process."""
+"""Loader of this process's model."""
 
 
 def _start(load: Callable[..., Engine], threads: int, devices: Any) -> None:
-    """Initialise a process, which loads the model on its own device with its first part."""
+    """Initialise a process, which loads the model onto its device when it is first needed."""
     global _load
     import torch
 
@@ -110,7 +106,7 @@ def _start(load: Callable[..., Engine], threads: int, devices: Any) -> None:
 
 
 def translate(lines: Sequence[str], direction: Direction) -> tuple[list[str], int]:
-    """Translate lines with the model of this process; also return the number of truncated lines."""
+    """Translate lines with this process's model; also return the number of truncated lines."""
     engine = _load()
     engine.cut = 0
     texts = engine.translate(lines, direction)
@@ -118,11 +114,12 @@ def translate(lines: Sequence[str], direction: Direction) -> tuple[list[str], in
 
 
 def finish(job: Job, facts: dict[str, Any], lines: list[str], cut: int) -> dict[str, Any]:
-    """Score a direction; write hypotheses, then the JSON, with `facts` about the search.
+    """Score a direction, and write its hypotheses and then its record.
 
     Args:
-        lines: output of the engine: text, or subwords of Moses tokens.
-        cut: number of lines that were truncated because they were too long for the model.
+        facts: facts about the model and the search, for the record.
+        lines: the engine's output: text, or subwords of Moses tokens.
+        cut: number of lines that were too long for the model and were truncated.
     """
     folder, target = job.folder, job.direction.target
     references = list(read_lines(job.reference))
@@ -138,7 +135,7 @@ def finish(job: Job, facts: dict[str, Any], lines: list[str], cut: int) -> dict[
         tokens = list(read_lines(folder.tokenised(job.options["split"], target)))
         scores |= scoring.score_tokens(lines, tokens)
     if folder.is_multilingual and importlib.util.find_spec("py3langid"):
-        scores |= off_target.off_target_record(hypotheses, references, target, folder.languages)
+        scores |= scoring.off_target_record(hypotheses, references, target, folder.languages)
     scores |= facts | {
         "direction": str(job.direction),
         "split": job.options["split"],
@@ -164,16 +161,16 @@ def translate_all(
 
     Args:
         facts: facts about the model and the search, for the records.
-        load: loads the model in each process; called with `cpu`, which is True to ignore GPUs.
+        load: function that loads the model in each process; `cpu` is True to ignore GPUs.
         threads: threads per process.
         gpus: number of GPUs that the processes share; 0 for the CPU.
     """
-    # fail before hours of translation
+    # a missing tokenizer must not be noticed after hours of translation
     for job in jobs:
         target = job.direction.target
         scoring.check_tokenizer(job.options["tokenizer"] or scoring.tokenizer_of(target))
-    # processes forked from one that has imported fairseq start at once; with GPUs, that import
-    # would initialise CUDA, which forked processes cannot use
+    # processes start quickly if the fork server has imported fairseq; with GPUs, the import would
+    # initialise CUDA, which forked processes cannot use
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__] if gpus else [__name__, "fairseq_deepnet.models"])
     devices = context.Queue()
@@ -183,8 +180,8 @@ def translate_all(
 
     def work(job: Job) -> dict[str, Any]:
         lines = job.lines()
-        # lines of similar length together, the longest first; eight parts per process keep the
-        # wait for the last part short
+        # parts contain lines of similar length, the longest first; with eight parts per process,
+        # the wait for the last part is short
         order = sorted(range(len(lines)), key=lambda number: -len(lines[number]))
         size = min(WINDOW * threads, max(16, math.ceil(len(lines) / (8 * processes))))
         parts = [order[start : start + size] for start in range(0, len(order), size)]
@@ -199,17 +196,12 @@ def translate_all(
         return pool.submit(finish, job, facts, ordered, cut).result()
 
     pool = ProcessPoolExecutor(processes, context, _start, (load, threads, devices))
-    # two jobs at a time: while one is scored, the processes translate the other
+    # with two jobs at a time, the processes translate one while the other is scored
     with bar, pool, ThreadPoolExecutor(2) as feeders:
         try:
             for number, scores in enumerate(feeders.map(work, jobs), 1):
                 if len(jobs) > 1:
                     say(f"{number}/{len(jobs)} {scores['direction']}: {scoring.numbers(scores)}")
-        except BrokenProcessPool as error:
-            raise ValueError(
-                "a translating process was killed, perhaps for lack of memory: run again with"
-                " fewer PROCESSES or a smaller BATCH"
-            ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -218,10 +210,10 @@ def translate_all(
 def summarise(
     folder: Path, records: Mapping[Direction, dict[str, Any]], trained: Sequence[Direction]
 ) -> str:
-    """Average the scores of directions; write table.md and summary.json, and return the table.
+    """Average the scores of directions, write table.md and summary.json, and return the table.
 
     Args:
-        records: one per direction, empty for directions without a score; at least one has a score.
+        records: one record per direction, empty without a score; at least one has a score.
         trained: directions that are not zero-shot.
     """
     present = [record for record in records.values() if record]
@@ -229,7 +221,7 @@ def summarise(
     groups = {}
     for direction in records:
         groups[direction] = ["all", "all supervised" if direction in trained else "zero-shot"]
-        if ENGLISH in direction and direction in trained:  # as in the paper's Table 2
+        if ENGLISH in direction and direction in trained:  # as in the paper's table 2
             groups[direction].append("X-En" if direction.target == ENGLISH else "En-X")
     averages: dict[str, dict[str, Any]] = {}
     rows: list[tuple[str, str, Mapping[str, Any]]] = []
@@ -255,7 +247,7 @@ def summarise(
     text = f"BLEU: {'; '.join(tokenisations)}. *: zero-shot.\n\n{markdown(cells)}"
     if missing:
         text = (
-            f"INCOMPLETE: {len(present)} of {len(records)} directions are scored; to be scored:"
+            f"INCOMPLETE: {len(present)} of {len(records)} directions are scored, without"
             f" {listed(missing, 12)}. Averages marked with ! lack some of their directions."
             f"\n\n{text}"
         )
@@ -279,7 +271,7 @@ def summarise(
 
 
 def number(value: float | None, percent: bool = False) -> str:
-    """Format a score, or a share in per cent; None becomes an empty string."""
+    """Format a score, or a share as a percentage; None becomes an empty string."""
     if value is None:
         return ""
     return f"{100 * value:.1f} %" if percent else f"{value:.2f}"

@@ -1,6 +1,6 @@
-"""`deepnet evaluate`: translate, detokenise and score a test set with a run or a checkpoint.
+"""`deepnet evaluate`: translate a test set with fairseq, detokenise it, and score it.
 
-fairseq translates; all options of fairseq-generate are available.
+All options of fairseq-generate are available.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ from fairseq_deepnet.tools.translation.engines import Translator
 TOKENS: Final = 4000
 """Default maximum number of source tokens per batch."""
 TOKENS_TIMES_LAYERS: Final = 400_000
-"""Default product of source tokens per batch and decoder layers: 33 GB of keys and values in fp32
-at width 1024 and beam 5.
+"""Maximum product of the default source tokens per batch and the decoder layers.
+
+Keys and values then take at most 33 GB in fp32 at width 1024 and beam 5.
 """
 _SET_HERE: Final = {
     *("--beam", "--lenpen", "--path", "--gen-subset", "--max-tokens", "--post-process"),
     "--remove-bpe",
 }
-"""Options of fairseq-generate that this command sets itself."""
+"""Options of fairseq-generate that this command sets."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet evaluate`."""
-    parser.add_argument("--split", default="test", help="part of the data (test)")
-    text = "folder with SPLIT.A-B.A to translate and SPLIT.A-B.B to score against (the data's)"
+    parser.add_argument("--split", default="test", help="split of the data (test)")
+    text = "folder with source SPLIT.A-B.A and reference SPLIT.A-B.B (the data's text)"
     parser.add_argument("--text", type=inside_project, help=text)
     add_scoring_arguments(parser)
 
 
 def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments shared by all scoring commands: model, data and search."""
+    """Declare the arguments that all scoring commands share: model, data and search."""
     parser.add_argument("target", type=Path, help="run or checkpoint")
     parser.add_argument("extra", nargs="*", help="options of fairseq-generate, after --")
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
@@ -57,12 +58,14 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch", type=int, help=f"source tokens per batch ({TOKENS}, fewer above 100 layers)"
     )
-    parser.add_argument("--gpus", default="all", help="GPUs to use; 0 is the CPU (all visible)")
-    parser.add_argument("--processes", type=int, help="processes on the CPU (one per core)")
-    parser.add_argument("--directions", default="", help="only these, as in de-en,en-de (all)")
+    parser.add_argument("--gpus", default="all", help="number of GPUs; 0 is the CPU (all visible)")
+    parser.add_argument("--processes", type=int, help="CPU processes (one per core)")
+    parser.add_argument(
+        "--directions", default="", help="directions to score, such as de-en,en-de (all)"
+    )
     tokenizer = "BLEU's tokenizer (by target language)"
     parser.add_argument("--tokenizer", choices=scoring.TOKENIZERS, help=tokenizer)
-    parser.add_argument("--out", type=Path, help="folder of the scores (scores/ in the run)")
+    parser.add_argument("--out", type=Path, help="folder for the scores (scores/ in the run)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,17 +77,17 @@ def run(args: argparse.Namespace) -> int:
 def score(args: argparse.Namespace) -> tuple[Path, str]:
     """Score a model, unless the same score already exists.
 
-    Returns the file of the score (for many directions, their folder) and a text to print.
+    Returns the score's file, or its folder for many directions, and a text to print.
     """
     if args.spm == "none":
-        raise ValueError("--spm none: BLEU is of text, not of tokens; give the sentencepiece model")
+        raise ValueError("--spm none: scores need text, not tokens; give the sentencepiece model")
     for word in args.extra:
         if word.partition("=")[0] in _SET_HERE:
-            raise ValueError(f"{word}: use an option of deepnet evaluate; subwords are joined here")
+            raise ValueError(f"{word} is set by deepnet evaluate; use an option before --")
     model = choose_model(args.target, args.average)
     data = find_data(model, args.data, args.spm)
     if data.is_monolingual:
-        raise ValueError(f"{shown(data.path)} has text of one language; run deepnet perplexity")
+        raise ValueError(f"{shown(data.path)} is monolingual; run deepnet perplexity")
     text = args.text
     if text is None and args.data is not None and not is_own_data(model, data.path):
         text = data.path
@@ -103,14 +106,14 @@ def score(args: argparse.Namespace) -> tuple[Path, str]:
     ]
     if scoring.TOKENISED in facts:
         bleu, signature = facts[scoring.TOKENISED], facts[f"{scoring.TOKENISED}_signature"]
-        lines.append(f"tokenised BLEU {bleu:.2f} of Moses tokens, not sacreBLEU  [{signature}]")
+        lines.append(f"tokenised BLEU {bleu:.2f}, on Moses tokens, not sacreBLEU  [{signature}]")
     return job.record, "\n".join(lines)
 
 
 def find_texts(
     folder: DataFolder, split: str, place: Path | None = None
 ) -> dict[Direction, tuple[Path, Path]]:
-    """Return source and reference of each of the model's directions that has text.
+    """Return the source and the reference of each direction that has text.
 
     Args:
         place: another folder, with SPLIT.A-B.A and SPLIT.A-B.B, plain or .gz.
@@ -132,7 +135,7 @@ def find_texts(
     if not texts:
         raise FileNotFoundError(
             f"{shown(place or folder.path)} has no text of the {split} set: choose another with"
-            f" --split (SPLIT=), or name a folder with {split}.A-B.A and {split}.A-B.B by --text"
+            f" --split (SPLIT=), or a folder with {split}.A-B.A and {split}.A-B.B with --text"
         )
     return texts
 
@@ -140,7 +143,7 @@ def find_texts(
 def create_jobs(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, out: Path, name: str = ""
 ) -> list[Job]:
-    """Return a job per direction; `name` of its score is the direction by default."""
+    """Return one job per direction. `name` is the score's name, by default the direction."""
     if args.text and data.is_moses:
         raise ValueError(f"{shown(data.path)} contains Moses tokens; --text needs sentencepiece")
     subwords = {data.subword_model(language) for language in data.languages}
@@ -162,12 +165,12 @@ def create_jobs(
 def score_directions(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, out: Path
 ) -> str:
-    """Score the directions of a split or a folder of text; return the table of all scores."""
+    """Score the directions of a split or of a folder with text; return the table of all scores."""
     jobs = {str(job.direction): job for job in create_jobs(args, model, data, out)}
     names = [name for name in args.directions.split(",") if name] or list(jobs)
     if missing := [name for name in names if name not in jobs]:
         texts = listed(list(jobs), 8)
-        raise ValueError(f"no {args.split} text of {', '.join(missing)}, but of {texts}")
+        raise ValueError(f"no {args.split} text for {', '.join(missing)}, only for {texts}")
     translate(args, model, data, [jobs[name] for name in dict.fromkeys(names)])
     records = {job.direction: job.read() for job in jobs.values()}
     return summarise(out, records, data.directions("train"))
@@ -176,7 +179,7 @@ def score_directions(
 def translate(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, jobs: Sequence[Job]
 ) -> None:
-    """Translate and score the directions without a score."""
+    """Translate and score the directions that have no score yet."""
     used = {file for job in jobs for file in job.files if file.is_relative_to(data.path)}
     data.refuse_changed(str(file.relative_to(data.path)) for file in sorted(used))
     todo = [job for job in jobs if not job.read()]
@@ -188,7 +191,7 @@ def translate(
     gpus = devices.choose_devices(args.gpus, 1, 1, len(devices.visible_gpus())).gpus
     processes = gpus or args.processes or devices.all_cores()
     out.mkdir(parents=True, exist_ok=True)
-    (out / scores.SUMMARY).unlink(missing_ok=True)  # it would be out of date
+    (out / scores.SUMMARY).unlink(missing_ok=True)  # out of date from now on
     state = load_checkpoint(model.make())
     facts = {
         "model": shown(model.path),

@@ -1,9 +1,9 @@
-"""`deepnet perplexity`: the perplexity of a language model, masked or not, on a split of its data.
+"""`deepnet perplexity`: the perplexity of a causal or masked language model on a split of its data.
 
-Perplexities depend on the subwords. For causal language models it is therefore also given per word
-of the raw text (separated by spaces, with each end of line counted as a word), which is comparable
-across subword models. For masked models it covers only the masked subwords, masked as in training;
-it is not a probability of the text.
+Perplexities per subword depend on the subword model. Causal models therefore also have a perplexity
+per word of the raw text, which is comparable across subword models. Words are separated by spaces,
+and each end of a line counts as a word. The perplexity of a masked model covers only the masked
+subwords, masked as in training, and is not a probability of the text.
 """
 
 from __future__ import annotations
@@ -30,23 +30,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     extra = "options of fairseq-eval-lm or fairseq-validate, after --"
     parser.add_argument("extra", nargs="*", help=extra)
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
-    parser.add_argument("--split", default="test", help="part of the data (test)")
+    parser.add_argument("--split", default="test", help="split of the data (test)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
     parser.add_argument("--batch", type=int, default=4000, help="tokens per batch (4000)")
-    parser.add_argument("--gpus", default="all", help="0 is the CPU; else one GPU, if any (all)")
+    parser.add_argument(
+        "--gpus", default="all", help="0 is the CPU; otherwise one GPU, if any (all)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure a run, or print its recorded perplexity."""
+    """Print the recorded perplexity, which is measured first if necessary."""
     model = trained_model.choose_model(args.target, args.average)
     task = trained_model.task_options(model.sources[-1])
     task["_name"] = task.get("_name") or task.get("task")
     if task["_name"] not in MONOLINGUAL_TASKS:
-        raise ValueError(f"{shown(model.path)} is no language model; run deepnet evaluate")
+        raise ValueError(f"{shown(model.path)} is not a language model; run deepnet evaluate")
     data = trained_model.find_data(model, args.data)
     binarised = data.path / f"{args.split}.bin"
     if not data.is_monolingual or not binarised.is_file():
-        raise ValueError(f"{shown(data.path)} has no {args.split} text of one language")
+        raise ValueError(f"{shown(data.path)} has no monolingual {args.split} text")
     other = None if trained_model.is_own_data(model, data.path) else data.path
     words = [args.split, model.path.stem, "perplexity"]
     record = model.scores / f"{score_name(words, other)}.json"
@@ -75,35 +77,35 @@ def run(args: argparse.Namespace) -> int:
 def measure(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, task: dict[str, Any]
 ) -> dict[str, Any]:
-    """Run fairseq-eval-lm, or fairseq-validate for a masked model; return the facts to record."""
+    """Run fairseq-eval-lm, or fairseq-validate for a masked model; return the record."""
     model.make()
     is_masked = task["_name"] == "masked_lm"
     command = ["fairseq-validate" if is_masked else "fairseq-eval-lm", str(data.path.resolve())]
     command += ["--user-dir", str(PACKAGE), "--path", str(model.path.resolve())]
     command += ["--task", task["_name"], "--max-tokens", str(args.batch)]
     command += ["--distributed-world-size", "1", *(["--cpu"] if args.gpus == "0" else [])]
-    if is_masked:  # with the masks and the seed of the training
+    if is_masked:  # uses the masks and the seed of training
         command += ["--valid-subset", args.split, "--log-format", "json"]
         pattern = rf'"{args.split}_loss": "([\d.]+)"'
-    else:  # takes the shape of a sample from its command line
+    else:  # reads the sample format from its command line
         command += ["--gen-subset", args.split, "--log-format", "none"]
         for name in ("sample_break_mode", "tokens_per_sample"):
             command += [f"--{name.replace('_', '-')}", str(task[name])]
         command += ["--add-bos-token"] if task.get("add_bos_token") else []
         pattern = r"Loss \(base 2\): ([\d.]+), Perplexity: [\d.]+"
     command += args.extra
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
-    match = re.search(pattern, output := f"{done.stdout}{done.stderr}")
-    if done.returncode or match is None:
-        raise ValueError(f"{command[0]} ended with status {done.returncode}: {output[-1000:]}")
+    process = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
+    match = re.search(pattern, output := f"{process.stdout}{process.stderr}")
+    if process.returncode or match is None:
+        raise ValueError(f"{command[0]} ended with status {process.returncode}: {output[-1000:]}")
     bits, tokens = float(match[1]), int(data.record["binarised"][args.split]["tokens"])
     facts = {"mask_prob": task["mask_prob"]} if is_masked else {}
     if not is_masked:
         evaluated = re.search(r"Evaluated ([\d,]+) tokens", output)
         if not evaluated or int(evaluated[1].replace(",", "")) != tokens:
             raise ValueError(
-                f"fairseq-eval-lm did not read all {tokens:,} tokens of {args.split}: it leaves"
-                " out lines that are longer than the model's positions; split them"
+                f"fairseq-eval-lm did not read all {tokens:,} tokens of {args.split}: it skips"
+                " lines that are longer than the model's positions; split them"
             )
         text = read_lines(data.path / "text" / f"{args.split}.{data.languages[0]}")
         words = sum(count_words(line) + 1 for line in text)

@@ -1,17 +1,25 @@
-"""sacreBLEU's metrics of detokenised text, with their signatures.
+"""Metrics of translated text: sacreBLEU's BLEU and chrF with signatures, and the off-target rate.
 
-BLEU counts words. Text in languages without spaces between words, such as Chinese, Japanese and
-Thai, and Korean text is therefore first split into words or characters by sacreBLEU's tokenizers,
-which are selected by target language, as in M2M-100 and sacreBLEU. spBLEU is BLEU on the pieces of
-a sentencepiece model: the tokenizers flores101 and flores200.
+BLEU counts words. Text in Korean and in languages without spaces between words, such as Chinese,
+Japanese and Thai, is therefore first split into words or characters by sacreBLEU's tokenizers,
+selected by target language as in M2M-100. spBLEU is BLEU on the pieces of a sentencepiece model:
+the tokenizers flores101 and flores200.
+
+The off-target rate is the share of translations in the wrong language. py3langid identifies each
+line's language among the corpus's languages. Rates below its error rate on the references are not
+meaningful.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import shutil
+import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,24 +30,30 @@ from fairseq_deepnet.tools.corpora.moses import remove_bpe
 METRICS: Final = {"bleu": "BLEU", "chrf": "chrF"}
 """Key of a record -> heading, in the order of lines and tables; see `score`."""
 TOKENISED: Final = "bleu_tokenised"
-"""Key of fairseq's BLEU on the tokens of the data, if a score contains it besides sacreBLEU."""
+"""Key of fairseq's BLEU on the data's tokens, which scores of Moses data contain as well."""
 SENTENCEPIECE: Final = {"flores101": "FLORES101_SPM", "flores200": "FLORES200_SPM"}
-"""Tokenizer of spBLEU -> environment variable with the file of its sentencepiece model."""
+"""Tokenizer of spBLEU -> environment variable with the path of its sentencepiece model."""
 TOKENIZERS: Final = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", *SENTENCEPIECE)
+MINIMUM_LETTERS: Final = 10
+"""Minimum number of letters in a line whose language is identified.
+
+Names, numbers and single words may belong to any language.
+"""
+_DENSE: Final = ((0x3040, 0x30FF), (0x3400, 0x9FFF), (0xAC00, 0xD7A3), (0x20000, 0x323AF))
 
 
 def tokenizer_of(target_language: str | None) -> str:
-    """Return the tokenizer of a target language; 13a, sacreBLEU's default, if it is unknown."""
+    """Return the tokenizer for a target language, or sacreBLEU's default if it is unknown."""
     language = languages.find(target_language) if target_language else None
     return language.bleu if language else "13a"
 
 
 @functools.cache
 def check_tokenizer(name: str) -> str:
-    """Return a tokenizer's name; ValueError if sacreBLEU cannot use it.
+    """Return a tokenizer's name, or raise ValueError if sacreBLEU cannot use the tokenizer.
 
-    sacreBLEU downloads the sentencepiece model of spBLEU to the folder models/ in SACREBLEU, by
-    default ~/.sacrebleu, unless FLORES101_SPM or FLORES200_SPM names a copy.
+    For spBLEU, sacreBLEU downloads a sentencepiece model to SACREBLEU/models (by default,
+    ~/.sacrebleu/models), unless FLORES101_SPM or FLORES200_SPM names a copy.
     """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
@@ -72,12 +86,13 @@ def score(
     """Return all metrics of hypotheses against one reference each, with signatures and details.
 
     Args:
-        target_language: selects BLEU's tokenizer; any code known to languages.py.
+        target_language: selects BLEU's tokenizer; any code in languages.yaml.
         tokenizer: BLEU's tokenizer for any language (one of TOKENIZERS).
         lowercase: ignore case.
 
-    Raises ValueError for empty lists, for lists of different lengths, and for a tokenizer that
-    sacreBLEU cannot use.
+    Raises:
+        ValueError: if the lists are empty or differ in length, or sacreBLEU cannot use the
+            tokenizer.
     """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
@@ -102,16 +117,16 @@ def score(
 def score_tokens(pieces: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
     """Return BLEU of Moses tokens without further tokenisation, as `fairseq-generate --remove-bpe`.
 
-    fairseq's recipes and many papers report it. It depends on the tokeniser, lower-casing and
-    escapes of the data folder and is therefore comparable only with results on the same tokens.
+    fairseq's recipes and many papers report this BLEU. It depends on the data folder's tokeniser,
+    lower-casing and escapes, and is comparable only between results on the same tokens.
 
     Args:
-        pieces: hypotheses, subwords joined by spaces.
+        pieces: hypotheses, as subwords joined by spaces.
         references: tokens joined by spaces, as in DATA/tokenised.
     """
     from sacrebleu.metrics.bleu import BLEU
 
-    # fairseq does not smooth, and splits words at spaces only
+    # fairseq does not smooth, and splits words only at spaces
     bleu = BLEU(tokenize="none", smooth_method="none", force=True)
     result = bleu.corpus_score([remove_bpe(line) for line in pieces], [references])
     signature = str(bleu.get_signature())
@@ -121,3 +136,61 @@ def score_tokens(pieces: Sequence[str], references: Sequence[str]) -> dict[str, 
 def numbers(scores: Mapping[str, Any]) -> str:
     """Format all metrics of a record, as in "BLEU 27.30  chrF 54.10"."""
     return "  ".join(f"{name} {scores[key]:.2f}" for key, name in METRICS.items())
+
+
+def letters(line: str) -> int:
+    """Count letters and combining marks; Chinese characters, kana and hangul count as three."""
+    points = [ord(letter) for letter in line if unicodedata.category(letter)[0] in "LM"]
+    dense = sum(any(first <= point <= last for first, last in _DENSE) for point in points)
+    return len(points) + 2 * dense
+
+
+@functools.cache
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    logging.getLogger("py3langid").setLevel(logging.WARNING)
+    return LanguageIdentifier.from_model_file(MODEL_FILE)
+
+
+def _labels(codes: Sequence[str]) -> dict[str, str]:
+    """Return a mapping from py3langid's labels to the first code with that label."""
+    pairs = [(code, languages.find(code)) for code in reversed(codes)]
+    return {language.langid: code for code, language in pairs if language and language.langid}
+
+
+def off_target(
+    hypotheses: Sequence[str], target: str, candidates: Sequence[str]
+) -> tuple[float | None, Counter[str]]:
+    """Identify the language of each line among `candidates`.
+
+    Codes that py3langid does not distinguish (nb and no, zh and zt) count as one language.
+
+    Returns:
+        The share of identified lines that are not in the target language, from 0 to 1, and the
+        number of lines by language. The share is None if no line is long enough, or py3langid does
+        not support the target and another candidate.
+    """
+    names = _labels([target, *candidates])
+    if not _labels([target]) or len(names) < 2:
+        return None, Counter()
+    identifier = _identifier()
+    identifier.set_languages(sorted(names))
+    long = [line for line in hypotheses if letters(line) >= MINIMUM_LETTERS]
+    counts = Counter(names[identifier.classify(line)[0]] for line in long)
+    return (1 - counts[target] / len(long) if long else None), counts
+
+
+def off_target_record(
+    hypotheses: Sequence[str], references: Sequence[str], target: str, candidates: Sequence[str]
+) -> dict[str, Any]:
+    """Return a direction's off-target rate, its floor, the counts and a signature, as a record."""
+    share, counts = off_target(hypotheses, target, candidates)
+    floor, _ = off_target(references, target, candidates)
+    version, labels = metadata.version("py3langid"), sorted(_labels([*candidates, target]))
+    return {
+        "off_target": None if share is None else round(share, 4),
+        "off_target_floor": None if floor is None else round(floor, 4),
+        "off_target_languages": dict(counts.most_common()),
+        "off_target_signature": f"py3langid:{version}|min:{MINIMUM_LETTERS}|{','.join(labels)}",
+    }

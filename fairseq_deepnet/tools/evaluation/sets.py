@@ -1,14 +1,14 @@
 """Test sets of the paper's table 3 as text to translate, for `deepnet m2m`.
 
-A set is defined in configs/evaluation/NAME.yaml. `make` writes SET.A-B.A and SET.A-B.B for every
-pair, in the language codes of the model, for `deepnet evaluate RUN --text FOLDER --split SET`. For
-each published layout, a reader yields pairs of text in this project's language codes.
+configs/evaluation/NAME.yaml defines a set. `make` writes SET.A-B.A and SET.A-B.B for every pair, in
+the model's language codes, for `deepnet evaluate RUN --text FOLDER --split SET`. One reader per
+published layout yields pairs of text in this project's language codes.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import permutations
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -37,9 +37,11 @@ class ParallelText(NamedTuple):
 
 
 def read_raw(raw: Path, names: Sequence[str]) -> dict[str, list[str]]:
-    """Read the lines of the files called `names`, at any depth of a folder or tar archive.
+    """Read the lines of the named files, at any depth of a folder or tar archive.
 
-    Raises FileNotFoundError for missing files, ValueError for a damaged archive or text.
+    Raises:
+        FileNotFoundError: if files are missing.
+        ValueError: if an archive or a text is damaged.
     """
     contents = dict[str, bytes]()
     for path in sorted(raw.rglob("*")) if raw.is_dir() else [raw]:
@@ -52,18 +54,18 @@ def read_raw(raw: Path, names: Sequence[str]) -> dict[str, list[str]]:
             contents.setdefault(path.name, path.read_bytes())
     if missing := sorted(set(names) - set(contents)):
         raise FileNotFoundError(f"{raw} lacks {len(missing)} files: {', '.join(missing[:3])} ...")
-    # str.splitlines would also split at characters such as U+2028
-    texts = {name: content.decode("utf-8-sig") for name, content in contents.items()}
-    return {
-        name: [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
-        for name, text in texts.items()
-    }
+    lines = {}
+    for name, content in contents.items():
+        # str.splitlines would also split at characters such as U+2028
+        text = content.decode("utf-8-sig").removesuffix("\n")
+        lines[name] = [line.removesuffix("\r") for line in text.split("\n")]
+    return lines
 
 
 def read_files(
     raw: Path, content: Mapping[str, Any], codes: Sequence[str]
 ) -> Iterator[ParallelText]:
-    """Read files with one side each, whose names are given by `files` of the definition."""
+    """Read files that contain one side each, with names from `files` of the definition."""
     called = {code: getattr(languages()[code], content["codes"]) for code in codes}
     names, file = {}, content["files"].format
     for pair in permutations(codes, 2):
@@ -75,9 +77,9 @@ def read_files(
 
 
 def read_ted(raw: Path, content: Mapping[str, Any], codes: Sequence[str]) -> Iterator[ParallelText]:
-    """Read all_talks_SPLIT.tsv: a column per language, one sentence per row, tokenised by Moses.
+    """Read all_talks_SPLIT.tsv, which contains Moses tokens: one language per column.
 
-    A pair contains the sentences that exist in both languages.
+    A pair consists of the rows that exist in both languages.
     """
     name = f"all_talks_{content['split']}.tsv"
     header, *rows = (line.split("\t") for line in read_raw(raw, [name])[name])
@@ -93,7 +95,7 @@ def read_ted(raw: Path, content: Mapping[str, Any], codes: Sequence[str]) -> Ite
 
 
 def read_wmt(raw: None, content: Mapping[str, Any], codes: Sequence[str]) -> Iterator[ParallelText]:
-    """Read a test set of sacreBLEU from its folder (SACREBLEU, or ~/.sacrebleu), or download it."""
+    """Read sacreBLEU's test sets from its folder (SACREBLEU, or ~/.sacrebleu), or download them."""
     import sacrebleu
 
     for code in sorted(set(codes) - {"en"}) if "en" in codes else ():
@@ -112,49 +114,30 @@ READERS: Final[dict[str, Callable[..., Iterator[ParallelText]]]] = {
 
 
 def sets() -> list[str]:
-    """Return the names of all defined sets."""
+    """Return the names of all sets."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def definition(name: str) -> dict[str, Any]:
-    """Return the definition of one of `sets`."""
+    """Return the definition of a set."""
     return dict(yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8")))
 
 
-def write_set(
-    name: str, texts: Iterable[ParallelText], called: Mapping[str, str], out: Path
-) -> dict[str, int]:
-    """Write the texts; each distinct text is written once, and others are links to it.
-
-    Returns direction -> lines, in the codes of the model. Raises ValueError for sides of different
-    lengths.
-    """
-    lines, written = dict[str, int](), dict[bytes, str]()
-    for text in texts:
-        direction = Direction(*(called[code] for code in text.direction))
-        if len(text.source) != len(text.target):
-            raise ValueError(f"{name} {direction}: {len(text.source)} and {len(text.target)} lines")
-        for side, sentences in zip(direction, text[1:], strict=True):
-            file = out / f"{name}.{direction}.{side}"
-            content = "".join(f"{line}\n" for line in sentences).encode("utf-8")
-            same = written.setdefault(hashlib.sha256(content).digest(), file.name)
-            if same == file.name:
-                file.write_bytes(content)
-            else:
-                file.symlink_to(same)
-        lines[str(direction)] = len(text.source)
-    return lines
-
-
 def make(name: str, raw: Path | None, out: Path, model: Sequence[str]) -> dict[str, int]:
-    """Write the folder `out` atomically, unless it exists.
+    """Write a set to the folder `out` atomically, unless the folder contains it already.
+
+    Each distinct text is written once; equal texts are links to it.
 
     Args:
         raw: folder or archive of the published set; None for WMT, which sacreBLEU provides.
         model: languages of the model, in its own codes.
 
-    Returns direction -> lines. Raises ValueError if the model covers no pair of the set, or if
-    `out` contains another set.
+    Returns:
+        The number of lines by direction, in the model's codes.
+
+    Raises:
+        ValueError: if the model supports no pair of the set, sides differ in length, or `out`
+            contains another set.
     """
     content = definition(name)
     own_codes = {entry.code: own for own in model if (entry := find(own))}
@@ -165,10 +148,23 @@ def make(name: str, raw: Path | None, out: Path, model: Sequence[str]) -> dict[s
         return dict(facts["lines"])
     if out.exists():
         raise ValueError(f"{out} exists and contains something else: remove it, or choose another")
+    lines, written = dict[str, int](), dict[bytes, str]()
     with whole_folder(out) as part:
-        texts = READERS[content["reader"]](raw, content, list(called))
-        lines = write_set(name, texts, called, part)
+        for text in READERS[content["reader"]](raw, content, list(called)):
+            direction = Direction(*(called[code] for code in text.direction))
+            if len(text.source) != len(text.target):
+                counts = f"{len(text.source)} and {len(text.target)} lines"
+                raise ValueError(f"{name} {direction} has {counts}")
+            for side, sentences in zip(direction, text[1:], strict=True):
+                file = part / f"{name}.{direction}.{side}"
+                encoded = "".join(f"{line}\n" for line in sentences).encode("utf-8")
+                same = written.setdefault(hashlib.sha256(encoded).digest(), file.name)
+                if same == file.name:
+                    file.write_bytes(encoded)
+                else:
+                    file.symlink_to(same)
+            lines[str(direction)] = len(text.source)
         if not lines:
-            raise ValueError(f"the model knows no two languages that {name} is scored between")
+            raise ValueError(f"the model supports no two languages of {name}")
         write_json(part / RECORD, {"request": request, "lines": lines})
     return lines
