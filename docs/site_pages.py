@@ -55,9 +55,9 @@ def options() -> str:
 
 def model_options(arch: str, stock: str) -> str:
     """Return the options of an architecture: first ours, then those of fairseq's own model."""
-    from fairseq_deepnet.tools.fairseq_options import MODEL_GROUP, training_parser
+    from fairseq_deepnet.tools.fairseq_options import MODEL_GROUP, _parse
 
-    parsers = [training_parser([".", "--arch", name]) for name in (arch, stock)]
+    parsers = [_parse(["DATA", "--arch", name])[0] for name in (arch, stock)]
     groups = [
         next(group for group in parser._action_groups if group.title == MODEL_GROUP)
         for parser in parsers
