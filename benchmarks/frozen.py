@@ -51,7 +51,7 @@ CORPORA: Final[dict[str, tuple[str, str]]] = {
     "sample.de-en": ("preprocess.sh sample", ""),
     "multi30k.fr-cs": (
         "preprocess_multi30k.sh",
-        "SRC=fr TGT=cs SUBWORDS=unigram JOINT=0 DROP_DUPLICATES=1 MAX_WORDS=30 VOCAB_SIZE=3000",
+        "SRC=fr TGT=cs SUBWORDS=unigram JOINT=0 MAX_WORDS=30 VOCAB_SIZE=3000",
     ),
     "multi30k_moses.de-en": (
         "preprocess.sh moses",

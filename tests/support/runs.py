@@ -18,7 +18,7 @@ from fairseq_deepnet.tools.corpora.subwords import (
     train_model,
     write_dictionary,
 )
-from fairseq_deepnet.tools.corpora.text import Recipe
+from fairseq_deepnet.tools.corpora.text import Recipe, read_lines
 
 SENTENCES = [
     "Two men play chess.",
@@ -42,7 +42,7 @@ def make_data(folder: Path) -> Path:
     text = "".join(f"{line}\n" for line in SENTENCES)
     for language in ("de", "en"):
         (folder / "text" / f"test.{language}").write_text(text, encoding="utf-8")
-    train_model([folder / "text" / "test.en"], folder / "spm", Recipe(vocab_size=60))
+    train_model(read_lines(folder / "text" / "test.en"), folder / "spm", Recipe(vocab_size=60))
     model = load_model(folder / "spm.model")
     for language in ("de", "en"):
         path = folder / f"dict.{language}.txt"

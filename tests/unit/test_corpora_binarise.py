@@ -70,7 +70,7 @@ def test_raw_text_becomes_what_encoding_and_fairseq_preprocess_make_of_it(
 ) -> None:
     monkeypatch.setattr(chunks, "__defaults__", (11,))
     raw = text(tmp_path, "raw", 1)
-    train_model([raw], tmp_path / "spm", Recipe(subwords=kind, vocab_size=36))
+    train_model(read_lines(raw), tmp_path / "spm", Recipe(subwords=kind, vocab_size=36))
     test = write(tmp_path / "test", [*ODD, "neniam vidita ☃ ĉiam", "kato"])
     model = load_model(tmp_path / "spm.model")
     for language in ("eo", "ia"):

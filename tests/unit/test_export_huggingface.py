@@ -14,7 +14,7 @@ from fairseq_deepnet.files import write_json
 from fairseq_deepnet.records import fingerprint
 from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, Direction
 from fairseq_deepnet.tools.corpora.subwords import encode_lines, load_model, train_model
-from fairseq_deepnet.tools.corpora.text import Recipe
+from fairseq_deepnet.tools.corpora.text import Recipe, read_lines
 from fairseq_deepnet.tools.translation.translate import add_arguments, open_engine
 from tests.support.hugging_face import import_transformers
 from tests.support.runs import SENTENCES, make_data
@@ -112,7 +112,7 @@ def test_dictionaries_and_subwords_of_two_languages_stay_apart(tmp_path: Path) -
     lines = (data / "dict.en.txt").read_text(encoding="utf-8").splitlines()
     (data / "dict.en.txt").write_text("".join(f"{line}\n" for line in lines[::-1]), "utf-8")
     (data / "spm.model").rename(data / "spm.en.model")
-    train_model([data / "text" / "test.de"], data / "spm.de", Recipe(vocab_size=40))
+    train_model(read_lines(data / "text" / "test.de"), data / "spm.de", Recipe(vocab_size=40))
     model = make_trained_run(tmp_path / "run", data)
     assert export(tmp_path / "run") == 0
     folder = tmp_path / "run" / "export" / "huggingface"

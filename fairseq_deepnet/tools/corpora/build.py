@@ -1,21 +1,20 @@
-"""From text to a data folder: clean, learn subwords, encode, binarise.
+"""Construction of a data folder from text: clean, learn subwords, encode, binarise.
 
-Text is a list of rows, and a recipe is a dataclass whose fields are the options. The folder is
-built as OUT.part, which is renamed to OUT when it is complete. OUT.part/corpus.json contains the
-plan and the results of finished steps, and becomes the record of the folder. The same command
-resumes a run that was killed or has failed.
+The text is a list of rows, and the options are the fields of a `Recipe`. The folder is built as
+OUT.part, which is renamed to OUT when it is complete. OUT.part/corpus.json contains the plan and
+the results of finished steps, and becomes the folder's record. The same command resumes a run that
+was killed. Bad input removes OUT.part.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from itertools import chain
+from itertools import chain, permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +35,7 @@ from fairseq_deepnet.tools.corpora.text import (
 
 
 class Row(NamedTuple):
-    """One split of a pair of languages, or of one language: the files PREFIX.LANGUAGE[.gz]."""
+    """Files PREFIX.LANGUAGE[.gz] of one split of a language pair, or of one language."""
 
     split: str
     languages: tuple[str, ...]
@@ -48,7 +47,7 @@ class Row(NamedTuple):
         return "-".join(self.languages)
 
     def sides(self) -> list[Path]:
-        """Return the raw text of each language; FileNotFoundError for a missing file."""
+        """Return the raw text of each language; raise FileNotFoundError if it is missing."""
         return [find_side(self.prefix, language) for language in self.languages]
 
 
@@ -58,7 +57,7 @@ def text_name(recipe: Recipe, row: Row) -> str:
 
 
 def sources_of(rows: Sequence[Row]) -> dict[str, Path]:
-    """Return the raw files of some rows, each named as in "train.de-en.de"."""
+    """Return the raw files of rows, by names such as "train.de-en.de"."""
     return {
         f"{row.split}.{row.pair}.{language}": path
         for row in rows
@@ -81,7 +80,7 @@ def claimed(out: Path) -> Iterator[None]:
 
 
 def _read(folder: Path, *keys: str) -> dict[str, Any]:
-    """Return the record of a folder, empty if there is none; ValueError for any other folder."""
+    """Return a folder's record, or an empty one if there is no folder; ValueError otherwise."""
     record = folder / "corpus.json"
     if record.is_file():
         return read_record(record, dict.fromkeys(keys, dict), "FORCE=1 rebuilds its folder")
@@ -91,9 +90,9 @@ def _read(folder: Path, *keys: str) -> dict[str, Any]:
 
 
 def is_complete(out: Path, recipe: Recipe, sources: Mapping[str, Any] | None = None) -> bool:
-    """Return True if OUT was built by this recipe, from these sources unless they are None.
+    """Return True if OUT was built with this recipe and, unless None, from these sources.
 
-    Raises ValueError if OUT was built otherwise.
+    Raises ValueError if OUT was built from anything else.
     """
     record = _read(out, "recipe", "sources")
     if not record:
@@ -106,10 +105,10 @@ def is_complete(out: Path, recipe: Recipe, sources: Mapping[str, Any] | None = N
     ]
     if sources is not None:
         old = record["sources"]
-        names = sorted(old.keys() | sources.keys())
-        changed = [name for name in names if old.get(name) != sources.get(name)]
-        states = {name: "changed" if name in old else "is new" for name in sources}
-        changes += [f"{name} {states.get(name, 'is left out')}" for name in changed]
+        names = old.keys() | sources.keys()
+        texts = sorted(name for name in names if old.get(name) != sources.get(name))
+        more = f" and {len(texts) - 3} more" if len(texts) > 3 else ""
+        changes += [f"other text: {', '.join(texts[:3])}{more}"] if texts else []
     if changes:
         raise ValueError(
             f"{out} was built with other settings or text ({'; '.join(changes)}); FORCE=1"
@@ -127,9 +126,9 @@ def build(
     workers: int,
     force: bool = False,
 ) -> None:
-    """Build OUT, which is claimed, unless it is complete.
+    """Build OUT, which is locked, unless it is complete.
 
-    Raises ValueError for bad text, and if OUT was built otherwise (unless `force`).
+    Raises ValueError for bad text, and if OUT was built from anything else (unless `force`).
 
     Args:
         sources: files that identify the text, by name.
@@ -149,7 +148,11 @@ def build(
     part.mkdir(parents=True, exist_ok=True)
     pipeline = _Pipeline(recipe, part, workers, plan, unfinished["done"])
     pipeline.save()  # before text is unpacked into the folder
-    record = pipeline.run(unpack(part / "raw"))
+    try:
+        record = pipeline.run(unpack(part / "raw"))
+    except (ValueError, FileNotFoundError):  # the same input would fail again
+        remove(part)
+        raise
     for name in ("raw", "encoded"):
         remove(part / name)
     tools = ["sacremoses", "subword-nmt"] if recipe.kind == "moses" else ["sentencepiece"]
@@ -161,25 +164,13 @@ def build(
     }
     write_record(part / "corpus.json", record)
     put_folder_in_place(part, out)
-    say(f"built {out}: {_summary(record)}")
-
-
-def _summary(record: dict[str, Any]) -> str:
-    """Return "28,998 train, 1,014 valid, 1,000 test lines (2 dropped); 4,000 bpe subwords"."""
-    totals = {
-        split: sum(lines.values()) if isinstance(lines, dict) else lines
-        for split, lines in record["lines"].items()
-    }
-    lines = ", ".join(f"{total:,} {split}" for split, total in totals.items())
-    dropped = sum(sum(row.get("dropped", {}).values()) for row in record["cleaning"].values())
-    vocabulary = f"{record['vocab_size']:,} {record['subwords']} subwords"
-    return f"{lines} lines ({dropped:,} dropped); {vocabulary}"
+    say(f"built {out}")
 
 
 class _Cleaned(NamedTuple):
-    """A chunk after cleaning: lines read, the remaining pairs, and reasons for dropping others.
+    """Result of cleaning a chunk: lines read, remaining pairs, and counts of dropped pairs.
 
-    A pair is its text, its tokens and its subwords, as far as there are, of both sides each.
+    A pair contains both sides of its text and, in Moses folders, of its tokens and subwords.
     """
 
     read: int
@@ -197,14 +188,14 @@ class _Pipeline:
         self.plan, self.done = plan, done
         self.rows: list[Row] = []
         self.languages: list[str] = []
-        self.held_out: dict[Row, Row] = {}  # a training row and that of its validation text
+        self.held_out: dict[Row, Row] = {}  # training row -> row of its validation text
 
     def save(self) -> None:
         """Write the plan and the results so far."""
         write_record(self.part / "corpus.json", {**self.plan, "done": self.done})
 
     def step(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the result of a step, computed unless it is done."""
+        """Return the recorded result of a finished step, or run the step."""
         if name not in self.done:
             say(name)
             self.done[name] = work()
@@ -212,20 +203,15 @@ class _Pipeline:
         return dict(self.done[name])
 
     def run(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """Run all steps that are not done; return the record of the folder."""
+        """Run the unfinished steps and return the folder's record."""
         recipe, self.rows = self.recipe, list(rows)
         self.languages = list(dict.fromkeys(code for row in rows for code in row.languages))
         valid = {row.languages for row in rows if row.split == "valid"}
         for row in rows:
             if row.split == "train" and row.languages not in valid:
                 self.held_out[row] = Row("valid", row.languages, row.prefix)
-        if self.held_out and recipe.kind != "pairs" and not recipe.hold_out:
-            raise ValueError(
-                "there is no validation text: set VALID=PREFIX"
-                + (", or HOLD_OUT=N to take every Nth pair" if recipe.kind == "moses" else "")
-            )
-        if recipe.kind == "moses" and recipe.hold_out and not self.held_out:
-            raise ValueError("both VALID and HOLD_OUT are set; choose one")
+        if recipe.kind != "pairs" and bool(self.held_out) != bool(recipe.hold_out):
+            raise ValueError("validation text is needed once: set either VALID or HOLD_OUT")
         cleaning: dict[str, dict[str, Any]] = {}
         for row in self.rows:
             cleaning |= self.step(f"clean {text_name(recipe, row)}", partial(self._clean, row))
@@ -239,7 +225,7 @@ class _Pipeline:
         for row in self.all_rows:
             name = text_name(recipe, row)
             counts[name] = self.step(f"binarise {name}", partial(self._binarise, row))
-        for folder in ("text", "tokenised"):  # subwords may be too long: these pairs remain
+        for folder in ("text", "tokenised"):  # without the pairs that have too many subwords
             for path in (self.part / "encoded" / folder).glob("*"):
                 path.replace(self.part / folder / path.name)
         return self._record(cleaning, learnt, counts)
@@ -250,67 +236,79 @@ class _Pipeline:
         pairs = ([self.held_out[row], row] if row in self.held_out else [row] for row in self.rows)
         return [row for pair in pairs for row in pair]
 
-    def _clean(self, row: Row) -> dict[str, Any]:
-        """Write the text (and Moses tokens) of a row; return counts by name."""
-        recipe, sides, held = self.recipe, row.sides(), self.held_out.get(row)
-        work = partial(_clean_chunk, paths=sides, row=row, recipe=recipe)
-        folders = ["text", "tokenised"] if recipe.kind == "moses" else ["text"]
-        deduplicates = row.split == "train" and recipe.drop_duplicates
-        seen: set[bytes] = set()
+    def _sift(
+        self,
+        work: Callable[[Chunk], _Cleaned],
+        sides: Sequence[Path],
+        folders: Sequence[str],
+        targets: Sequence[Row],
+    ) -> tuple[_Cleaned, list[int]]:
+        """Write the pairs that `work` returns for each chunk; count the lines of each target.
+
+        Of two targets, the second receives the held-out pairs.
+        """
         read = index = 0
         dropped: Counter[str] = Counter()
-        remaining = dict.fromkeys([row, held] if held else [row], 0)
+        remaining = [0 for _ in targets]
         with ExitStack() as stack:
-            files = {target: self._open(stack, target, folders) for target in remaining}
+            files = [
+                [stack.enter_context(path.open("wb")) for path in self._texts(row, folders)]
+                for row in targets
+            ]
             for chunk in map_in_order(work, chunks(sides), self.workers):
                 read += chunk.read
                 dropped += chunk.dropped
                 for pair in chunk.pairs:
-                    if deduplicates and _is_repeated(pair, seen):
-                        dropped["duplicate"] += 1
-                        continue
-                    target = held if held and self._is_held_out(index) else row
+                    target = int(len(targets) > 1 and self._is_held_out(index))
                     index += 1
                     remaining[target] += 1
-                    _write(pair, files[target])
-        if not all(remaining.values()):
-            reasons = ", ".join(f"{n} {reason}" for reason, n in dropped.most_common())
-            raise ValueError(
-                f"no line of {' and '.join(map(str, sides))} is left for"
-                f" {' or '.join(target.split for target, count in remaining.items() if not count)}"
-                f" ({reasons or 'too few lines'}); provide more text, or widen the limits"
-            )
-        counts: dict[str, Any] = {"read": read, "kept": remaining[row], "dropped": dict(dropped)}
-        result = {text_name(recipe, row): counts}
-        if held:
-            result[text_name(recipe, held)] = {"kept": remaining[held], "held_out_of": "train"}
+                    for file, line in zip(files[target], pair, strict=True):
+                        file.write(f"{line}\n".encode())
+        reasons = "".join(f", {n:,} {reason}" for reason, n in dropped.items())
+        for row, count in zip(targets, remaining, strict=True):
+            if not count:
+                raise ValueError(
+                    f"no line of {' and '.join(map(str, sides))} remains for {row.split} ({read:,}"
+                    f" lines{reasons}); provide more text, or widen the limits"
+                )
+        say(f"  {read:,} lines{reasons}")
+        return _Cleaned(read, [], dropped), remaining
+
+    def _clean(self, row: Row) -> dict[str, Any]:
+        """Write a row's text (and Moses tokens); return counts by name."""
+        recipe, sides = self.recipe, row.sides()
+        work = partial(_clean_chunk, paths=sides, row=row, recipe=recipe)
+        folders = ["text", "tokenised"] if recipe.kind == "moses" else ["text"]
+        targets = [row, self.held_out[row]] if row in self.held_out else [row]
+        cleaned, (kept, *held_out) = self._sift(work, sides, folders, targets)
+        counts = {"read": cleaned.read, "kept": kept, "dropped": dict(cleaned.dropped)}
+        result: dict[str, Any] = {text_name(recipe, row): counts}
+        for target, count in zip(targets[1:], held_out, strict=True):
+            result[text_name(recipe, target)] = {"kept": count, "held_out_of": "train"}
         return result
 
     def _texts(self, row: Row, folders: Sequence[str]) -> list[Path]:
         name = text_name(self.recipe, row)
+        for folder in folders:
+            (self.part / folder).mkdir(parents=True, exist_ok=True)
         return [
             self.part / folder / f"{name}.{code}" for folder in folders for code in row.languages
         ]
 
-    def _open(self, stack: ExitStack, row: Row, folders: Sequence[str]) -> list[Any]:
-        texts = self._texts(row, folders)
-        for text in texts:
-            text.parent.mkdir(parents=True, exist_ok=True)
-        return [stack.enter_context(text.open("wb")) for text in texts]
-
     def _is_held_out(self, index: int) -> bool:
-        """Return True if the training pair of this index is validation text.
+        """Return True if the training pair with this index is validation text.
 
-        fairseq validates on every pair that it trains. For pairs without validation text (five in
-        OPUS-100), every 1,000th training pair is held out, at most 100.
+        fairseq validates every language pair that it trains. For language pairs without validation
+        text (five in OPUS-100), every 1,000th sentence pair is held out, at most 100.
         """
         if self.recipe.kind == "pairs":
             return index % 1000 == 0 and index < 100_000
         return (index + 1) % self.recipe.hold_out == 0
 
-    def _train_files(self, folder: str, language: str) -> list[Path]:
+    def _train_files(self, folder: str, languages: Sequence[str]) -> list[Path]:
         return [
             self.part / folder / f"{text_name(self.recipe, row)}.{language}"
+            for language in languages
             for row in self.rows
             if row.split == "train" and language in row.languages
         ]
@@ -318,75 +316,64 @@ class _Pipeline:
     def _learn(self, cleaning: Mapping[str, Any]) -> dict[str, Any]:
         recipe = self.recipe
         if recipe.kind == "moses":
-            files = [
-                file for code in self.languages for file in self._train_files("tokenised", code)
-            ]
+            files = self._train_files("tokenised", self.languages)
             words = binarise.count_words(files, self.workers)
             codes = moses.learn_codes(dict(words), recipe.merges, self.part / "bpe.codes")
-            say(f"{codes:,} of {recipe.merges:,} byte-pair codes from {len(words):,} words")
-        elif recipe.kind == "pairs":
-            kept = {
-                self.part / "text" / f"{name}.{language}": int(counts["kept"])
-                for name, counts in cleaning.items()
-                for language in self.languages
-            }
-            lines = {
-                language: sum(kept[path] for path in self._train_files("text", language))
-                for language in sorted(self.languages)
-            }
-            taken = subwords.allot(lines, recipe.sample, recipe.temperature)
-            say(f"{sum(taken.values()):,} of {sum(lines.values()):,} lines")
-            self._learn_model("spm", self.languages, self._sample(lines, taken))
-            return {"sample": taken}
-        elif recipe.kind == "language" or recipe.joint:
-            self._learn_model("spm", self.languages)
-        else:
-            for language in self.languages:
-                self._learn_model(f"spm.{language}", [language])
+            say(f"  {codes:,} of {recipe.merges:,} byte-pair codes from {len(words):,} words")
+            return {}
+        lines = {
+            language: sum(
+                cleaning[text_name(recipe, row)]["kept"]
+                for row in self.rows
+                if row.split == "train" and language in row.languages
+            )
+            for language in sorted(self.languages)
+        }
+        if recipe.kind == "pairs":
+            sample = subwords.allot(lines, recipe.sample, recipe.temperature)
+            texts = (self._sample([code], sample[code], lines[code]) for code in lines)
+            self._learn_model("spm", self.languages, chain.from_iterable(texts))
+            return {"sample": sample}
+        models = {f"spm.{language}": [language] for language in self.languages}
+        if recipe.joint:
+            models = {"spm": self.languages}
+        for name, languages in models.items():
+            total = sum(lines[language] for language in languages)
+            text = self._sample(languages, min(recipe.sample, total), total)
+            self._learn_model(name, languages, text)
         return {}
 
-    def _sample(self, lines: Mapping[str, int], taken: Mapping[str, int]) -> Iterator[str]:
-        """Yield `taken` of the `lines` of training text of each language."""
-        for language, total in lines.items():
-            texts = map(read_lines, self._train_files("text", language))
-            yield from subwords.spread(chain.from_iterable(texts), taken[language], total)
+    def _sample(self, languages: Sequence[str], count: int, total: int) -> Iterator[str]:
+        """Return `count` of the `total` lines of training text in these languages."""
+        texts = map(read_lines, self._train_files("text", languages))
+        return subwords.spread(chain.from_iterable(texts), count, total)
 
-    def _learn_model(
-        self, name: str, languages: Sequence[str], sample: Iterator[str] | None = None
-    ) -> None:
-        """Train one sentencepiece model, and write the dictionaries that follow from it."""
-        files = [path for code in languages for path in self._train_files("text", code)]
-        subwords.train_model(files, self.part / name, self.recipe, sample)
+    def _learn_model(self, name: str, languages: Sequence[str], text: Iterable[str]) -> None:
+        """Train one sentencepiece model and write its dictionaries."""
+        subwords.train_model(text, self.part / name, self.recipe)
         model = subwords.load_model(self.part / f"{name}.model")
         names = [f"dict.{code}.txt" for code in languages]
         for dictionary in names if self.recipe.kind == "pair" else ["dict.txt"]:
             subwords.write_dictionary(model, self.part / dictionary)
 
     def _encode(self, row: Row, cleaned: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the subwords of a Moses row, and the text and tokens of the remaining pairs."""
+        """Write a Moses row's subwords, and the text and tokens of the remaining pairs."""
         is_limited = self.recipe.limits_subwords and row.split in ("train", "valid")
         forms = self._texts(row, ["text", "tokenised"])
         limits = self.recipe if is_limited else None
         work = partial(_encode_chunk, paths=forms, codes=self.part / "bpe.codes", limits=limits)
-        dropped, remaining = Counter(cleaned.get("dropped", {})), 0
-        with ExitStack() as stack:
-            files = self._open(stack, row, ["encoded/text", "encoded/tokenised", "encoded"])
-            for chunk in map_in_order(work, chunks(forms), self.workers):
-                dropped += chunk.dropped
-                remaining += len(chunk.pairs)
-                for pair in chunk.pairs:
-                    _write(pair, files)
-        if not remaining:
-            raise ValueError(f"no pair of {row.split} is left ({dict(dropped)}); widen the limits")
-        return {row.split: {**cleaned, "kept": remaining, "dropped": dict(dropped)}}
+        folders = ["encoded/text", "encoded/tokenised", "encoded"]
+        result, (kept,) = self._sift(work, forms, folders, [row])
+        dropped = Counter(cleaned.get("dropped", {})) + result.dropped
+        return {row.split: {**cleaned, "kept": kept, "dropped": dict(dropped)}}
 
     def _write_dictionaries(self) -> dict[str, Any]:
-        """Write fairseq's dictionaries of the words in encoded training text."""
+        """Write fairseq's dictionaries of the subwords in the training text."""
         recipe, sizes = self.recipe, {}
         for language in self.languages:
             path = self.part / f"dict.{language}.txt"
             codes = self.languages if recipe.joint else [language]
-            files = [file for code in codes for file in self._train_files("encoded", code)]
+            files = self._train_files("encoded", codes)
             sizes[language] = binarise.write_word_dictionary(files, path, self.workers)
         return {"vocabularies": sizes}
 
@@ -409,23 +396,23 @@ class _Pipeline:
     def _record(
         self, cleaning: dict[str, Any], learnt: dict[str, Any], counts: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return the record of the folder, for `DataFolder` and others."""
+        """Return the folder's record, which `DataFolder` reads."""
         recipe = self.recipe
         record: dict[str, Any] = {"subwords": recipe.subwords, "vocab_size": recipe.vocab_size}
-        lines: dict[str, Any] = {}
+        lines: dict[str, Any] = {row.split: {} for row in self.all_rows}
         for row in self.all_rows:
-            kept = cleaning[text_name(recipe, row)]["kept"]
-            if recipe.kind == "pairs":
-                lines.setdefault(row.split, {})[row.pair] = kept
-            else:
-                lines[row.split] = kept
+            lines[row.split][row.pair] = cleaning[text_name(recipe, row)]["kept"]
+        if recipe.kind != "pairs":
+            lines = {split: sum(pairs.values()) for split, pairs in lines.items()}
         if recipe.kind == "pairs":
             languages = sorted(self.languages)
             write_text(self.part / "languages.txt", "".join(f"{name}\n" for name in languages))
-            directions: dict[str, list[str]] = {}
-            for row in self.all_rows:
-                both = [row.pair, "-".join(reversed(row.languages))]
-                directions[row.split] = sorted([*directions.get(row.split, []), *both])
+            directions = {
+                split: sorted(
+                    "-".join(order) for pair in pairs for order in permutations(pair.split("-"))
+                )
+                for split, pairs in lines.items()
+            }
             record |= {"languages": languages, "directions": directions, **learnt}
         elif recipe.kind == "language":
             record["language"] = self.languages[0]
@@ -441,9 +428,10 @@ class _Pipeline:
 
 
 def _clean_chunk(chunk: Chunk, paths: Sequence[Path], row: Row, recipe: Recipe) -> _Cleaned:
-    """Clean a chunk of training text, or normalise one of valid or test, of which all lines remain.
+    """Clean a chunk of training text, or check a chunk of valid or test text.
 
-    Only text of one language loses its blank lines there, as they contain nothing to predict.
+    Valid and test keep all lines, except blank lines in text of one language, where there is
+    nothing to predict.
     """
     dropped: Counter[str] = Counter()
     pairs = []
@@ -477,19 +465,6 @@ def _clean_chunk(chunk: Chunk, paths: Sequence[Path], row: Row, recipe: Recipe) 
     return _Cleaned(len(chunk.sides[0]), pairs, +dropped)
 
 
-def _write(pair: tuple[str, ...], files: Sequence[Any]) -> None:
-    for file, line in zip(files, pair, strict=True):
-        file.write(f"{line}\n".encode())
-
-
-def _is_repeated(pair: tuple[str, ...], seen: set[bytes]) -> bool:
-    """Return True if a pair occurred before; this takes some 100 bytes of memory per pair."""
-    digest = hashlib.blake2b("\n".join(pair).encode(), digest_size=12).digest()
-    repeated = digest in seen
-    seen.add(digest)
-    return repeated
-
-
 def _encode_chunk(
     chunk: Chunk, paths: Sequence[Path], codes: Path, limits: Recipe | None
 ) -> _Cleaned:
@@ -507,7 +482,7 @@ def _encode_chunk(
 
 
 def folder_digests(folder: Path) -> dict[str, str | None]:
-    """Return the SHA-256 of every file in a folder except corpus.json, by its relative name."""
+    """Return the SHA-256 of every file in a folder except corpus.json, by relative name."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     names = {str(path.relative_to(folder)): path for path in paths if path.name != "corpus.json"}
     return _digests(names)

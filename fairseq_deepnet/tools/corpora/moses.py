@@ -1,7 +1,7 @@
 """Moses tokens and byte-pair codes.
 
-Tokens are those of Moses' tokenizer.perl with its escapes (`&apos;`, `&#91;`), by sacremoses;
-subwords are those of subword-nmt (`@@ ` joins). The extra "moses" installs both.
+sacremoses splits text like Moses' tokenizer.perl, with its escapes (`&apos;`, `&#91;`).
+subword-nmt splits tokens into subwords, joined by `@@ `. The extra "moses" installs both.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from fairseq_deepnet.tools.corpora.text import Recipe
 
 JOINER = "@@"
 LONGEST_WORD = 1000
-"""Number of characters; clean-corpus-n.perl drops pairs with a longer word."""
-_CACHED_WORDS = 500_000  # of subword-nmt, which never forgets a word; about 100 MB
+"""Maximum number of characters; clean-corpus-n.perl drops pairs with a longer word."""
+_CACHED_WORDS = 500_000  # about 100 MB; subword-nmt's cache has no limit
 
 _SPACES = re.compile(r"\s+")
-# tokenizer.perl splits the full stop from the last word even of "in the U.S."; sacremoses keeps it
+# tokenizer.perl splits off every final full stop, even in "in the U.S."; sacremoses does not
 _FINAL_STOP = re.compile(r"(?<=[^\s.])\.$")
 
 
 def _extra(module: str) -> Any:
-    """Return a module of the extra "moses"; ValueError that says how to install it."""
+    """Import a module of the extra "moses"; raise ValueError if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -40,15 +40,15 @@ def _extra(module: str) -> Any:
 
 @cache
 def _tool(kind: str, language: str, **options: bool) -> Any:
-    """Return a tool of sacremoses for a language, loaded once per process."""
+    """Return a sacremoses tool for a language, loaded once per process."""
     return getattr(_extra("sacremoses"), kind)(lang=language, **options)
 
 
 def tokenise(line: str, language: str, recipe: Recipe, train: bool = True) -> str:
     """Return the tokens of a line, separated by single spaces.
 
-    As in fairseq's recipes, punctuation is normalised only in training text, and apostrophes only
-    in other text.
+    As in fairseq's recipes, punctuation is normalised only in training text, and apostrophes are
+    replaced only in valid and test.
     """
     is_wmt = recipe.follows == "wmt14"
     if recipe.follows and not train:
@@ -59,19 +59,18 @@ def tokenise(line: str, language: str, recipe: Recipe, train: bool = True) -> st
     tokens = _tool("MosesTokenizer", language).tokenize(
         line, aggressive_dash_splits=is_wmt, return_str=True
     )
-    # the Perl tools trim what the tokeniser leaves after a final .'
+    # after a final .' sacremoses leaves spaces, which the Perl tools trim
     tokens = _FINAL_STOP.sub(" .", _SPACES.sub(" ", str(tokens)).strip())
     return tokens.lower() if recipe.lowercase else tokens
 
 
 def detokenise(line: str, language: str) -> str:
     """Return the text of a line of tokens, as detokenizer.perl writes it."""
-    tool = _tool("MosesDetokenizer", language)
-    return str(tool.detokenize(line.split(), return_str=True))
+    return str(_tool("MosesDetokenizer", language).detokenize(line.split(), return_str=True))
 
 
 def remove_bpe(line: str) -> str:
-    """Return the tokens of subwords, as `fairseq-generate --remove-bpe`."""
+    """Join subwords to tokens, as `fairseq-generate --remove-bpe` does."""
     return f"{line} ".replace(f"{JOINER} ", "").rstrip()
 
 
@@ -81,7 +80,7 @@ def decode_line(line: str, language: str) -> str:
 
 
 def why_dropped(source: str, target: str, recipe: Recipe) -> str | None:
-    """Return why a pair of lines of tokens is dropped, or None, by clean-corpus-n.perl's rules."""
+    """Return the reason for dropping a pair of token lines, or None, as in clean-corpus-n.perl."""
     sides = source.split(), target.split()
     counts = sorted(len(side) for side in sides)
     if counts[0] == 0:
@@ -96,15 +95,13 @@ def why_dropped(source: str, target: str, recipe: Recipe) -> str | None:
 
 
 def learn_codes(words: dict[str, int], merges: int, out: Path) -> int:
-    """Learn `merges` byte-pair codes from words and their counts; write OUT, return their number.
+    """Learn byte-pair codes from words and their counts, write OUT, and return their number.
 
-    The result is subword-nmt's learn_bpe.py on the text with these words. Fewer codes are learnt
-    where no pair of symbols is left that occurs twice; ValueError where there is no pair at all.
+    The codes equal those of subword-nmt's learn_bpe.py on text with these words. There are fewer
+    than `merges` codes if no remaining pair of symbols occurs twice.
     """
     learner = _extra("subword_nmt.learn_bpe")
     learner.tqdm = iter  # its progress bar would fill the log
-    if not any(len(word) > 1 for word in words):
-        raise ValueError("there is no text to learn byte-pair codes from")
     vocabulary = io.StringIO("".join(f"{word} {count}\n" for word, count in sorted(words.items())))
     codes = io.StringIO()
     learner.learn_bpe(vocabulary, codes, merges, is_dict=True)
@@ -113,16 +110,14 @@ def learn_codes(words: dict[str, int], merges: int, out: Path) -> int:
 
 
 @lru_cache(maxsize=1)
-def _codes_of_this_process(path: Path, modified: int) -> Any:
+def _load_codes(path: Path, modified: int) -> Any:
     with path.open(encoding="utf-8") as stream:
         return _extra("subword_nmt.apply_bpe").BPE(stream, separator=JOINER)
 
 
 def encode_lines(lines: Iterable[str], codes: Path) -> list[str]:
-    """Return lines of tokens as subwords."""
-    if not codes.is_file():
-        raise FileNotFoundError(f"there are no byte-pair codes at {codes}")
-    bpe = _codes_of_this_process(codes, codes.stat().st_mtime_ns)
+    """Split lines of tokens into subwords."""
+    bpe = _load_codes(codes, codes.stat().st_mtime_ns)
     if len(bpe.cache) > _CACHED_WORDS:
         bpe.cache.clear()
     return [str(bpe.process_line(line)) for line in lines]

@@ -1,4 +1,4 @@
-"""Build a data folder from raw text: the command `deepnet preprocess`.
+"""The command `deepnet preprocess`, which builds a data folder from raw text.
 
 deepnet preprocess pair --src de --tgt en --train raw/train --valid raw/valid --out data/mine
 deepnet preprocess multi30k --raw my/multi30k
@@ -43,17 +43,16 @@ HELP: Final = {
     "subwords": "bpe or unigram",
     "character_coverage": "share of characters in the vocabulary; 0.9995 for Chinese",
     "byte_fallback": "1: spell unseen characters as bytes",
-    "sample": "lines that subwords are learnt from, at most",
+    "sample": "maximum number of lines that subwords are learnt from",
     "joint": "1: one model and dictionary for both languages, 0: one each",
-    "temperature": "of the sample of many pairs; 1 keeps the proportions of the text",
-    "max_words": "training lines with more words (Moses: tokens) are dropped",
-    "max_ratio": "training pairs with a higher ratio of words are dropped",
-    "drop_duplicates": "1: drop repeated training text",
-    "lowercase": "1: lower case",
+    "temperature": "sampling of many pairs; 1 keeps the proportions of the text",
+    "max_words": "drop training lines with more words (Moses: tokens)",
+    "max_ratio": "drop training pairs with a higher ratio of words",
+    "lowercase": "1: convert the text to lower case",
     "merges": "number of byte-pair codes",
-    "hold_out": "every such training pair becomes validation text (0: none)",
+    "hold_out": "N: use every Nth training pair for validation (0: none)",
 }
-"""Options of a recipe."""
+"""Help texts of a recipe's options."""
 _TEXT: Final = (
     *("src", "tgt", "lang_code", "languages"),
     *("raw", "train", "valid", "test", "table"),
@@ -63,7 +62,7 @@ _SPLIT: Final = re.compile(r"train|valid|test[0-9]*|valid[0-9]+")
 
 
 def read_table(path: Path) -> list[Row]:
-    """Return the rows of a table of pairs; ValueError that names the bad line."""
+    """Return the rows of a table of pairs; raise ValueError with the number of a bad line."""
     rows: dict[tuple[str, tuple[str, ...]], Row] = {}
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip() or line.startswith("#"):
@@ -72,23 +71,23 @@ def read_table(path: Path) -> list[Row]:
         fields = line.split("\t")
         if len(fields) != 4:
             raise ValueError(
-                f"{where}: {len(fields)} columns; split, source, target and prefix are expected,"
+                f"{where}: {len(fields)} columns instead of split, source, target and prefix,"
                 " separated by tabs"
             )
         split, *pair, prefix = fields
         if not _SPLIT.fullmatch(split):
-            raise ValueError(f"{where}: split {split!r}; it is train, valid, test, test1, ...")
+            raise ValueError(f"{where}: split {split!r} is not train, valid, test, test1, ...")
         _check_languages(pair, where)
         row = Row(split, tuple(sorted(pair)), prefix)
         if row[:2] in rows:
-            raise ValueError(f"{where}: {split} of {row.pair} is there already")
+            raise ValueError(f"{where}: {split} of {row.pair} occurs twice")
         rows[row[:2]] = row
     trained = {code for row in rows.values() if row.split == "train" for code in row.languages}
     if not trained:
         raise ValueError(f"{path} has no train line; there is nothing to learn from")
     for row in rows.values():
         if unseen := set(row.languages) - trained:
-            raise ValueError(f"{path}: {row.pair}: no training text of {', '.join(sorted(unseen))}")
+            raise ValueError(f"{path}: {row.pair}: no training text in {', '.join(sorted(unseen))}")
     return list(rows.values())
 
 
@@ -112,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ]
     )
     names = [*OWN, *PUBLISHED]
-    parser.add_argument("recipe", choices=names, metavar="RECIPE", help="one of those below")
+    parser.add_argument("recipe", choices=names, metavar="RECIPE", help="a name listed below")
     text = parser.add_argument_group("text")
     text.add_argument("--src", help="source language: the ending of the files")
     text.add_argument("--tgt", help="target language")
@@ -138,15 +137,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_recipe(args: argparse.Namespace) -> Recipe:
-    """Return the recipe of the options; ValueError for one that has no effect or a bad value."""
+    """Return the recipe of the options; raise ValueError for bad values and unused options."""
     entry = PUBLISHED.get(args.recipe)
     recipe = entry.recipe if entry else OWN[args.recipe][1]
-    if entry:
-        files = {"raw"}
-    else:
-        files = {"table"} if recipe.kind == "pairs" else {"train", "valid", "test"}
-    codes = {"pairs": ("languages",) if entry else (), "language": ("lang_code",)}
-    languages = codes.get(recipe.kind, ("src", "tgt"))
+    files = {"raw"} if entry else {"train", "valid", "test"}
+    languages: tuple[str, ...] = ("src", "tgt")
+    if recipe.kind == "pairs":
+        files, languages = (files, ("languages",)) if entry else ({"table"}, ())
+    elif recipe.kind == "language":
+        languages = ("lang_code",)
     valued = recipe.options().keys() & HELP.keys()
     for name in (*HELP, *_TEXT):
         if getattr(args, name) not in (None, "") and name not in {*valued, *files, *languages}:
@@ -154,23 +153,22 @@ def read_recipe(args: argparse.Namespace) -> Recipe:
                 f"--{name.replace('_', '-')} ({name.upper()}) has no effect on {args.recipe}: leave"
                 f" it out{did_you_mean(name, valued)}"
             )
-    changes = {name: getattr(args, name) for name in HELP if getattr(args, name) is not None}
-    for name, value in changes.items():
-        if isinstance(getattr(recipe, name), bool):
-            changes[name] = bool(value)
-    chosen = recipe.languages.split()
+    changes = {
+        name: type(getattr(recipe, name))(getattr(args, name))
+        for name in valued
+        if getattr(args, name) is not None
+    }
+    codes = recipe.languages.split()
     if languages == ("languages",):
-        chosen = (args.languages or "").split() or chosen
+        codes = (args.languages or "").split() or codes
     elif languages:
-        chosen = [
-            getattr(args, name) or default
-            for name, default in zip(languages, chosen or ("", ""), strict=False)
-        ]
-        if "" in chosen:
-            name = languages[chosen.index("")]
-            raise ValueError(f"{name.upper()} (--{name.replace('_', '-')}) is not set; see --help")
-        _check_languages(chosen, "the options")
-    recipe = dataclasses.replace(recipe, **changes, languages=" ".join(chosen))
+        defaults = codes or ["", ""]
+        codes = [getattr(args, n) or code for n, code in zip(languages, defaults, strict=False)]
+        for name, code in zip(languages, codes, strict=True):
+            if not code:
+                raise ValueError(f"{name.upper()} (--{name.replace('_', '-')}) is not set")
+        _check_languages(codes, "the options")
+    recipe = dataclasses.replace(recipe, **changes, languages=" ".join(codes))
     if entry:
         entry.check(recipe)
     return recipe
@@ -191,13 +189,16 @@ def _own_rows(args: argparse.Namespace, recipe: Recipe) -> list[Row]:
 
 
 def _published_sources(entry: Published, recipe: Recipe, raw: Path, download: bool) -> list[Path]:
-    """Return the files of a published corpus in `raw`, after downloading them on demand."""
+    """Return the archives and texts of a published corpus in `raw`; download them if requested."""
     if download:
         parts = CORPORA[entry.corpus].parts
         return fetch(entry.corpus, raw, recipe.languages.split() if parts else ())
     if not raw.exists():
         raise ValueError(f"there is no archive or folder {raw}: set RAW (--raw)")
-    return sorted(path for path in [raw, *raw.rglob("*")] if path.is_file())
+    endings = {*entry.choices, "en", "tgz", "tar"}
+    paths = (path for path in raw.rglob("*") if path.is_file())
+    used = (p for p in paths if p.name.removesuffix(".gz").rpartition(".")[2] in endings)
+    return [raw] if raw.is_file() else sorted(used)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Published corpora, listed in published.yaml: their files, and readers of their text."""
+"""Published corpora in published.yaml, their files, and readers of their text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import yaml
 
-from fairseq_deepnet.files import RESOURCES, say, whole_folder, write_text
+from fairseq_deepnet.files import RESOURCES, say, whole_folder
 from fairseq_deepnet.tools.corpora.build import Row
 from fairseq_deepnet.tools.corpora.text import Recipe, find_side, raw_lines, read_lines
 from fairseq_deepnet.tools.languages import languages as all_languages
@@ -33,8 +33,8 @@ Files = Iterator[tuple[tarfile.TarInfo, BinaryIO]]
 def opened(path: Path) -> Iterator[Files]:
     """Open a tar archive (plain, .gz, .bz2, .xz) and yield its files, each with its content.
 
-    Read a content before you ask for the next file. Links and devices are left out. Raises
-    ValueError for a damaged archive.
+    Each content must be read before the next file. Links and devices are skipped. Raises ValueError
+    for a damaged archive.
     """
     try:
         with tarfile.open(path) as tar:
@@ -50,23 +50,22 @@ def _files(tar: tarfile.TarFile) -> Files:
         if member.isfile():
             yield member, cast(BinaryIO, tar.extractfile(member))
     while cast(BinaryIO, tar.fileobj).read(1 << 20):
-        pass  # tarfile takes a truncated archive for a whole one; the end of the stream tells
+        pass  # only reading to the end reveals a truncated archive; tarfile does not notice
 
 
-def write(content: BinaryIO, place: Path) -> None:
-    """Write a file's content to `place`."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("wb") as out:
+def _write(content: BinaryIO, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as out:
         shutil.copyfileobj(content, out, 1 << 20)
 
 
-def take(archive: Path, wanted: Mapping[str, Path]) -> None:
-    """Write the members named in `wanted` to their places; ValueError if one is missing."""
-    missing = dict(wanted)
+def _extract(archive: Path, paths: Mapping[str, Path]) -> None:
+    """Write members of an archive to paths, by name; raise ValueError if one is missing."""
+    missing = dict(paths)
     with opened(archive) as files:
         for member, content in files:
-            if place := missing.pop(member.name.removeprefix("./"), None):
-                write(content, place)
+            if path := missing.pop(member.name.removeprefix("./"), None):
+                _write(content, path)
             if not missing:
                 return
     raise ValueError(f"{archive} has no {', '.join(sorted(missing))}; download it again")
@@ -76,7 +75,7 @@ def take(archive: Path, wanted: Mapping[str, Path]) -> None:
 class File:
     """A file to download from the first of its URLs that provides it.
 
-    A file without `languages` is part of every choice of languages.
+    A file without `languages` belongs to every selection of languages.
     """
 
     name: str
@@ -87,37 +86,40 @@ class File:
     md5: str | None = None
     published: str = ""
 
+    @property
+    def is_gzip(self) -> bool:
+        """Return True if the file's end shows that it is complete."""
+        return self.name.endswith((".gz", ".tgz"))
+
 
 class Corpus(NamedTuple):
-    """Files of a corpus, and `parts` to download instead if languages are chosen."""
+    """Files of a corpus, and the `parts` to download instead if languages are chosen."""
 
     what: str
     files: tuple[File, ...]
     parts: tuple[File, ...] = ()
 
     def select(self, languages: Iterable[str] = ()) -> tuple[File, ...]:
-        """Return the files to download: all, or the parts with no others than `languages`."""
-        wanted = set(languages)
-        if not wanted:
+        """Return all files, or only the parts for these languages."""
+        chosen = set(languages)
+        if not chosen:
             return self.files
-        languages_of_parts = {language for part in self.parts for language in part.languages}
-        if not languages_of_parts:
-            raise ValueError("this corpus comes whole: leave --languages out")
-        if unknown := sorted(wanted - languages_of_parts):
-            choices = " ".join(sorted(languages_of_parts))
-            raise ValueError(f"no language {', '.join(unknown)}; choose from {choices}")
-        return tuple(part for part in self.parts if wanted.issuperset(part.languages))
+        choices = {language for part in self.parts for language in part.languages}
+        if unknown := sorted(chosen - choices):
+            names = " ".join(sorted(choices)) or "none, as this corpus has only one archive"
+            raise ValueError(f"no language {', '.join(unknown)}; choose from {names}")
+        return tuple(part for part in self.parts if chosen.issuperset(part.languages))
 
 
-# Test sets in the format of NIST's scoring tools, neither valid SGML nor valid XML: in the text,
-# only <seg> is a tag.
+# The format of NIST's scoring tools is neither valid SGML nor valid XML. In the text, only <seg> is
+# a tag.
 _SEGMENT: Final = re.compile(r'<seg\s+id="?([^">\s]*)"?[^>]*>(.*?)</seg>', re.I | re.S)
 _ENTITY: Final = re.compile(r"&(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
 _OPENING: Final = re.compile(r"<seg\b", re.I)
 
 
 def read_segments(*sides: Path) -> list[Iterable[str]]:
-    """Return the text of every segment of both sides of a test set.
+    """Return the segments of both sides of a test set.
 
     Raises ValueError for a damaged file, and if the sides have different segments.
     """
@@ -144,8 +146,8 @@ def read_segments(*sides: Path) -> list[Iterable[str]]:
     return texts
 
 
-# Untranslated metadata. fairseq's recipe lists the first three, which the files of 2014 contain;
-# files of later years also contain the others.
+# Untranslated metadata. fairseq's recipe lists the first three, which the files of 2014 contain.
+# Later files also contain the others.
 _DROPPED = re.compile(r"<(?:url|talkid|keywords|speaker|reviewer|translator|doc|/doc)\b", re.I)
 _KEPT_TAGS = re.compile(r"</?(?:title|description)>")
 
@@ -153,7 +155,7 @@ _KEPT_TAGS = re.compile(r"</?(?:title|description)>")
 def read_talks(*sides: Path) -> list[Iterable[str]]:
     """Return the titles, descriptions and sentences of both sides of train.tags.
 
-    Entities such as &amp; are not resolved, as in fairseq's recipe.
+    As in fairseq's recipe, entities such as &amp; are not resolved.
     """
     return [
         (_KEPT_TAGS.sub("", line).strip() for line in read_lines(path) if not _DROPPED.search(line))
@@ -169,7 +171,7 @@ def _read_plain(*sides: Path) -> list[Iterable[str]]:
 
 
 class Part(NamedTuple):
-    """A piece of a split: two members of an archive, and the published number of pairs."""
+    """Two members of an archive that belong to a split, and the published number of pairs."""
 
     name: str
     split: str
@@ -180,7 +182,7 @@ class Part(NamedTuple):
 
 
 def unpack(parts: Sequence[Part], languages: Sequence[str], raw: Path, place: Path) -> None:
-    """Write PLACE/SPLIT.LANGUAGE of all parts, one after the other, unless PLACE exists.
+    """Concatenate the parts of each split in PLACE/SPLIT.LANGUAGE, unless PLACE exists.
 
     Args:
         languages: languages of the two members of each part.
@@ -190,15 +192,15 @@ def unpack(parts: Sequence[Part], languages: Sequence[str], raw: Path, place: Pa
     if place.is_dir():
         return
     with whole_folder(place) as folder:
-        wanted: dict[str, dict[str, Path]] = defaultdict(dict)
+        members: dict[str, dict[str, Path]] = defaultdict(dict)
         for part in parts:
             files = [folder / f"{part.name}.{code}.raw" for code in languages]
-            wanted[part.archive] |= dict(zip(part.members, files, strict=True))
-        archives = {name: raw if raw.is_file() else raw / name for name in wanted}
+            members[part.archive] |= dict(zip(part.members, files, strict=True))
+        archives = {name: raw if raw.is_file() else raw / name for name in members}
         if missing := [str(path) for path in archives.values() if not path.is_file()]:
             raise FileNotFoundError(f"there is no {missing[0]}; without RAW it is downloaded")
         with ThreadPoolExecutor() as pool:  # unpacking releases Python's lock
-            list(pool.map(take, archives.values(), wanted.values()))
+            list(pool.map(_extract, archives.values(), members.values()))
         for part in parts:
             files = [folder / f"{part.name}.{code}.raw" for code in languages]
             counts = [
@@ -223,26 +225,10 @@ def _append(path: Path, lines: Iterable[str]) -> int:
 
 def _archive_rows(corpus: str, recipe: Recipe, raw: Path, place: Path) -> list[Row]:
     parts = [Part(**part) for part in _DATA["parts"][corpus]]
-    unpack(parts, _DATA["folders"][corpus]["languages"], raw, place)
+    unpack(parts, _DATA["folders"][corpus]["choices"], raw, place)
     languages = tuple(recipe.languages.split())
     splits = [part.split for part in parts if not (part.split == "valid" and recipe.hold_out)]
     return [Row(split, languages, str(place / split)) for split in dict.fromkeys(splits)]
-
-
-def _iwslt_held_out(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
-    """Hold out every 23rd raw pair with text on both sides, as fairseq's recipe does."""
-    train, *tests = _archive_rows("iwslt14", recipe, raw, place)
-    if not (place / "valid.en").is_file():
-        sides = [read_lines(place / f"train.{code}") for code in ("de", "en")]
-        pairs = [pair for pair in zip(*sides, strict=True) if all(pair)]
-        for side, code in enumerate(("de", "en")):
-            lines = [f"{pair[side]}\n" for pair in pairs]
-            held_out = "".join(lines[22::23])
-            del lines[22::23]
-            write_text(place / f"remaining.{code}", "".join(lines))
-            write_text(place / f"valid.{code}", held_out)
-    valid = train._replace(split="valid", prefix=str(place / "valid"))
-    return [train._replace(prefix=str(place / "remaining")), valid, *tests]
 
 
 _MULTI30K: Final = {
@@ -250,7 +236,7 @@ _MULTI30K: Final = {
     "valid": ("val", 1014),
     "test": ("test_2016_flickr", 1000),
 }
-"""Split -> published name, and lines."""
+"""Split -> published name and number of lines."""
 
 
 def _multi30k_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
@@ -287,10 +273,10 @@ _OPUS_FILE: Final = re.compile(
 
 
 def _opus100_file(path: str, languages: Sequence[str]) -> re.Match[str] | None:
-    """Return the parts of a file name of OPUS-100; None if the file is not selected.
+    """Return the match of an OPUS-100 file name, or None if the file is not selected.
 
-    Supervised pairs are selected if both languages are English or in `languages`, or if that is
-    empty; of zero-shot pairs only the test sets.
+    A pair is selected if `languages` is empty or contains both languages other than English.
+    Zero-shot pairs have only a test set.
     """
     match = _OPUS_FILE.fullmatch(path)
     if not match or match["a"] == match["b"]:
@@ -301,7 +287,7 @@ def _opus100_file(path: str, languages: Sequence[str]) -> re.Match[str] | None:
 
 
 def _opus100_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
-    """Unpack the archives, or take a folder of unpacked text in the corpus's layout."""
+    """Unpack the archives, or use a folder of unpacked text in the corpus's layout."""
     languages = recipe.languages.split()
     archives = [raw] if raw.is_file() else sorted(raw.glob("opus-100-corpus*.tar.gz"))
     whole = [path for path in archives if path.name == _OPUS_WHOLE]
@@ -312,7 +298,7 @@ def _opus100_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
                 with opened(archive) as members:
                     for member, content in members:
                         if match := _opus100_file(member.name, languages):
-                            write(content, folder / match["name"])
+                            _write(content, folder / match["name"])
     pairs: dict[tuple[str, tuple[str, str]], dict[str, Path]] = defaultdict(dict)
     for path in sorted((place if archives else raw).rglob("opus.*")):
         if match := _opus100_file(path.absolute().as_posix().removesuffix(".gz"), languages):
@@ -340,28 +326,31 @@ class Published(NamedTuple):
     """A data folder that is built from a published corpus; see published.yaml.
 
     Attributes:
-        rows: returns the rows of (recipe, raw, place), after unpacking from `raw` to `place`.
+        rows: function of (recipe, raw, place) that unpacks `raw` to `place` and returns the rows.
         choices: languages to choose from.
+        least: minimum number of languages; 0 if no language selects all.
     """
 
     what: str
-    corpus: str
     recipe: Recipe
     rows: Callable[[Recipe, Path, Path], list[Row]]
     out: str
     choices: Sequence[str]
-    least: int
+    corpus: str = ""
+    least: int = 2
 
     def check(self, recipe: Recipe) -> None:
         """Raise ValueError for languages that the corpus does not have."""
-        chosen = recipe.languages.split()
-        if len(set(chosen)) != len(chosen) or not set(chosen) <= set(self.choices):
-            raise ValueError(
-                f"languages {recipe.languages!r}: choose different ones of {' '.join(self.choices)}"
-            )
-        pairs = recipe.kind == "pairs" and chosen
-        if len(chosen) < self.least or (pairs and self.least and "en" not in chosen):
-            raise ValueError(f"languages {recipe.languages!r}: English and at least one other")
+        codes = recipe.languages.split()
+        if len(set(codes)) != len(codes) or not set(codes) <= set(self.choices):
+            rule = f"choose different ones of {' '.join(self.choices)}"
+        elif len(codes) < self.least or (
+            self.least and recipe.kind == "pairs" and "en" not in codes
+        ):
+            rule = "English and at least one other"
+        else:
+            return
+        raise ValueError(f"languages {recipe.languages!r}: {rule}")
 
 
 _FORMATS: Final[dict[str, Callable[..., list[Iterable[str]]]]] = {
@@ -371,38 +360,34 @@ _FORMATS: Final[dict[str, Callable[..., list[Iterable[str]]]]] = {
 }
 _READERS: Final[dict[str, Callable[[Recipe, Path, Path], list[Row]]]] = {
     **{name: partial(_archive_rows, name) for name in ("iwslt14", "wmt17", "sample")},
-    "iwslt14-held-out": _iwslt_held_out,
     "multi30k": _multi30k_rows,
     "opus100": _opus100_rows,
 }
 _DATA: Final = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 PUBLISHED: Final = {
     name: Published(
-        entry["what"],
-        entry.get("corpus", ""),
-        Recipe(**entry["recipe"]),
-        _READERS[entry["reader"]],
-        entry["out"],
-        OPUS100 if entry["languages"] == "opus100" else entry["languages"],
-        entry.get("least", 2),
+        **{
+            **entry,
+            "recipe": Recipe(**entry["recipe"]),
+            "rows": _READERS[entry["rows"]],
+            "choices": OPUS100 if entry["choices"] == "opus100" else entry["choices"],
+        }
     )
     for name, entry in _DATA["folders"].items()
 }
+"""Data folders of `deepnet preprocess`."""
 SAMPLE: Final = RESOURCES / "data" / "sample" / "sample.tar.bz2"
 
 
 def _read_files(entries: Iterable[dict[str, Any]]) -> Iterator[File]:
     for entry in entries:
-        facts = dict(entry)
-        pattern, places = facts.pop("name"), facts.pop("from")
-        codes = facts.pop("languages", None)
-        names: dict[str, tuple[str, ...]] = {pattern: ()}
-        if codes == "opus100":
-            names = {pattern.format("-".join(sorted((code, "en")))): (code,) for code in OPUS100}
-        elif codes:
-            names = {pattern.format(code): (code,) for code in codes}
-        for name, languages in names.items():
-            yield File(name, tuple(f"{place}/{name}" for place in places), languages, **facts)
+        facts = {key: entry[key] for key in entry.keys() - {"name", "from", "languages"}}
+        pairs = {code: "-".join(sorted((code, "en"))) for code in OPUS100}
+        codes = entry.get("languages", [""])
+        for code, place in pairs.items() if codes == "opus100" else zip(codes, codes, strict=True):
+            name = entry["name"].format(place)
+            urls = tuple(f"{address}/{name}" for address in entry["from"])
+            yield File(name, urls, (code,) if code else (), **facts)
 
 
 CORPORA: Final = {

@@ -1,7 +1,7 @@
-"""Subwords with sentencepiece: train a model, encode and decode text, write fairseq's dictionary.
+"""Sentencepiece models, their encoding and decoding of text, and their fairseq dictionaries.
 
-The dictionary follows the model's vocabulary: piece i of sentencepiece (which counts <unk>, <s> and
-</s> as 0, 1, 2) is symbol i + 1 of fairseq (which counts <s>, <pad>, </s>, <unk> as 0 to 3).
+The dictionary follows the model's vocabulary: piece i of sentencepiece (where <unk>, <s> and </s>
+are 0, 1 and 2) is symbol i + 1 of fairseq (where <s>, <pad>, </s> and <unk> are 0 to 3).
 """
 
 from __future__ import annotations
@@ -16,79 +16,57 @@ from pathlib import Path
 import sentencepiece
 
 from fairseq_deepnet.files import whole, write_text
-from fairseq_deepnet.tools.corpora.text import Recipe, normalise, raw_lines, read_lines
+from fairseq_deepnet.tools.corpora.text import Recipe, normalise
 
 UNKNOWN = "<unk>"
 FAIRSEQ_SPECIALS = frozenset({"<s>", "<pad>", "</s>", UNKNOWN})
-# fixed, because the result of unigram training depends on it
+# the result of unigram training depends on it
 _TRAINING_THREADS = 16
 _CHUNK = 10_000
 _ENDS = re.compile("[\r\n]")
 _MAX_LINE_BYTES = 16_384
 
 
-def _explain(message: str, recipe: Recipe) -> str:
-    """Return cause and remedy of an error of sentencepiece."""
-    if high := re.search(r"Vocabulary size too high \(\d+\)\..*<= (\d+)", message):
-        return (
-            f"a vocabulary of {recipe.vocab_size} is too large for this text: the largest possible"
-            f" is {high[1]}; set VOCAB_SIZE (--vocab-size), for a small corpus far below it"
-        )
-    if low := re.search(r"smaller than required_chars\. (\d+) vs (\d+)", message):
-        return (
-            f"a vocabulary of {recipe.vocab_size} is too small: the characters alone need"
-            f" {low[2]}; set VOCAB_SIZE (--vocab-size) higher, or CHARACTER_COVERAGE below"
-            f" {recipe.character_coverage}"
-        )
-    return f"sentencepiece cannot train on this text: {' '.join(message.split())}"
-
-
 def allot(lines: dict[str, int], budget: int, temperature: float) -> dict[str, int]:
-    """Return how many lines of each language the subword model is trained on.
+    """Return the number of lines of each language for training the subword model.
 
-    A language with n lines gets a share of `budget` in proportion to n^(1/temperature), at most n;
-    the others share the rest. A temperature of 1 keeps the proportions of the text.
+    A language with n lines gets a share of `budget` proportional to n^(1/temperature), at most n;
+    the other languages share the rest. A temperature of 1 keeps the proportions of the text.
     """
-    taken: dict[str, int] = {}
+    shares: dict[str, int] = {}
     waiting = {language: count ** (1 / temperature) for language, count in lines.items()}
-    left = budget
+    remaining = budget
     while waiting:
         total = math.fsum(waiting.values())
-        small = [name for name, share in waiting.items() if left * share / total >= lines[name]]
+        small = [
+            name for name, share in waiting.items() if remaining * share / total >= lines[name]
+        ]
         if not small:
-            return taken | {name: int(left * share / total) for name, share in waiting.items()}
+            return shares | {
+                name: int(remaining * share / total) for name, share in waiting.items()
+            }
         for name in small:
-            taken[name] = lines[name]
-            left -= lines[name]
+            shares[name] = lines[name]
+            remaining -= lines[name]
             del waiting[name]
-    return taken
+    return shares
 
 
-def spread(lines: Iterable[str], wanted: int, total: int) -> Iterator[str]:
-    """Yield `wanted` of `total` lines, evenly spread."""
+def spread(lines: Iterable[str], count: int, total: int) -> Iterator[str]:
+    """Yield `count` of `total` lines, evenly spread."""
     for number, line in enumerate(lines):
-        if (number + 1) * wanted // total > number * wanted // total:
+        if (number + 1) * count // total > number * count // total:
             yield line
 
 
-def train_model(
-    files: Iterable[Path], prefix: Path, recipe: Recipe, sample: Iterable[str] | None = None
-) -> None:
-    """Train one model on all `files` together; write PREFIX.model and PREFIX.vocab.
+def train_model(text: Iterable[str], prefix: Path, recipe: Recipe) -> None:
+    """Train a model on lines of text; write PREFIX.model and PREFIX.vocab.
 
-    Deterministic in the text and the recipe. Raises ValueError for a vocabulary size that the text
-    does not allow, naming the largest or smallest possible.
-
-    Args:
-        sample: lines to train on instead of `recipe.sample` lines, evenly spread over the files.
+    The result depends only on the text and the recipe if the text has at most `recipe.sample` lines
+    (sentencepiece's own sample differs between processes). Raises ValueError if the text is too
+    small or has too many characters for the vocabulary size.
     """
-    # Written from memory: into a file of its own naming, sentencepiece would also write its path.
-    model = io.BytesIO()
-    files = list(files)
-    text: Iterable[str] = sample or (line for path in files for line in read_lines(path))
-    total = 0 if sample else sum(1 for path in files for _ in raw_lines(path))
-    if total > recipe.sample:  # sentencepiece would draw other lines in every process
-        text = spread(text, recipe.sample, total)
+    model = io.BytesIO()  # a model that sentencepiece writes to a file contains the file's path
     lines = map(normalise, text)
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -105,7 +83,12 @@ def train_model(
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise ValueError(_explain(str(error), recipe)) from error
+        # its messages name the largest and the smallest vocabulary, after a place in its source
+        reason = " ".join(str(error).rpartition("] ")[2].split())
+        raise ValueError(
+            f"sentencepiece cannot learn {recipe.vocab_size} subwords (VOCAB_SIZE, --vocab-size):"
+            f" {reason}"
+        ) from error
     with whole(Path(f"{prefix}.model")) as part:
         part.write_bytes(model.getvalue())
     trained = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
@@ -117,7 +100,10 @@ def train_model(
 
 
 def load_model(path: Path) -> sentencepiece.SentencePieceProcessor:
-    """Load a trained model; FileNotFoundError without the file, ValueError for another file."""
+    """Load a trained model.
+
+    Raises FileNotFoundError if there is no file, and ValueError if it is not a model.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"no sentencepiece model at {path}")
     try:
@@ -135,16 +121,13 @@ def fairseq_symbols(model: sentencepiece.SentencePieceProcessor) -> list[str]:
     ]
     for piece in pieces:
         if piece in FAIRSEQ_SPECIALS or len(piece.split()) != 1:
-            raise ValueError(
-                f"the piece {piece!r} of the model is a symbol of fairseq or has a space"
-            )
+            raise ValueError(f"the model's piece {piece!r} is a fairseq symbol or contains a space")
     return pieces
 
 
 def write_dictionary(model: sentencepiece.SentencePieceProcessor, path: Path) -> None:
-    """Write fairseq's dict.LANGUAGE.txt in the order of the model; all counts are 1."""
-    text = "".join(f"{piece} 1\n" for piece in fairseq_symbols(model))
-    write_text(path, text)
+    """Write fairseq's dict.LANGUAGE.txt in the model's order, with counts of 1."""
+    write_text(path, "".join(f"{piece} 1\n" for piece in fairseq_symbols(model)))
 
 
 def encode_lines(
@@ -152,7 +135,7 @@ def encode_lines(
 ) -> Iterator[str]:
     """Yield each line as pieces separated by spaces, encoded by `workers` threads.
 
-    A literal "</s>" becomes <unk>, as fairseq would end the sentence there.
+    A literal "</s>" becomes <unk>, because fairseq would end the sentence there.
     """
     normalised = (normalise(line) for line in lines)
     while chunk := list(islice(normalised, _CHUNK)):
@@ -163,5 +146,5 @@ def encode_lines(
 
 
 def decode_line(model: sentencepiece.SentencePieceProcessor, line: str) -> str:
-    """Return the text of a line of pieces, without line ends that bytes may spell."""
+    """Return the text of a line of pieces, with spaces for line ends spelt as bytes."""
     return _ENDS.sub(" ", str(model.decode(line.split())))

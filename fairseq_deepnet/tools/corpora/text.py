@@ -1,4 +1,4 @@
-"""Recipes, and lines of text files: reading, cleaning, and work in several processes.
+"""Recipes of data folders, and reading, cleaning and parallel processing of lines of text.
 
 A line ends only at "\\n". Python's text mode also splits at a lone "\\r", and `str.splitlines` at
 U+2028, U+0085, "\\x0b" and others. Either would misalign the two sides of a corpus.
@@ -6,6 +6,7 @@ U+2028, U+0085, "\\x0b" and others. Either would misalign the two sides of a cor
 
 from __future__ import annotations
 
+import difflib
 import gzip
 import multiprocessing
 import re
@@ -15,7 +16,6 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -29,8 +29,8 @@ R = TypeVar("R")
 CHUNK: Final = 10_000
 """Lines per task of a process: at most a second of work, some megabytes."""
 
-# Spaces of Python and fairseq, and those of sentencepiece: zero-width space, byte-order mark, and
-# its own mark of spaces.
+# Spaces of Python and fairseq, and of sentencepiece: zero-width space, byte-order mark, and the
+# symbol that it uses for a space.
 _SPACES = re.compile("[\\s\\x1c-\\x1f\\x85\\u200b\\ufeff\\u2581]+")
 _CONTROLS = re.compile("[\\x00-\\x08\\x0e-\\x1b\\x7f-\\x84\\x86-\\x9f\\u00ad]")
 # Words of scripts without spaces: one Han or Kana character, or up to four characters of Thai, Lao,
@@ -45,16 +45,18 @@ def find_side(prefix: str | Path, language: str) -> Path:
 
     Raises FileNotFoundError if neither exists, ValueError if both do.
     """
-    plain = Path(f"{prefix}.{language}")
-    packed = Path(f"{prefix}.{language}.gz")
-    if plain.is_file() and packed.is_file():
-        raise ValueError(f"both {plain} and {packed} exist: remove or rename one of them")
-    for path in (plain, packed):
-        if path.is_file():
-            return path
-    raise FileNotFoundError(
-        f"no {language} side of {prefix}: neither {plain} nor {packed} exists; correct the prefix"
-    )
+    paths = [Path(f"{prefix}.{language}{end}") for end in ("", ".gz")]
+    files = [path for path in paths if path.is_file()]
+    if not files:
+        names = [path.name for path in paths[0].parent.glob("*")]
+        near = difflib.get_close_matches(paths[0].name, names, 3)
+        raise FileNotFoundError(
+            f"there is no {paths[0]}[.gz]"
+            + (f"; similar names in that folder: {', '.join(near)}" if near else "")
+        )
+    if len(files) > 1:
+        raise ValueError(f"both {files[0]} and {files[1]} exist: remove or rename one of them")
+    return files[0]
 
 
 def raw_lines(path: Path) -> Iterator[bytes]:
@@ -72,8 +74,8 @@ def raw_lines(path: Path) -> Iterator[bytes]:
 def decode(raw: bytes, path: Path, number: int, errors: str = "strict") -> str:
     """Return the text of line `number` (from 1), without its end ("\\n" or "\\r\\n").
 
-    A byte-order mark at the start of the file is removed. Raises ValueError naming the file and the
-    line for what is not UTF-8, unless `errors` is "replace".
+    A byte-order mark at the start of the file is removed. Raises ValueError with the file and the
+    line if it is not UTF-8, unless `errors` is "replace".
     """
     try:
         line = raw.decode("utf-8", errors)
@@ -87,20 +89,23 @@ def decode(raw: bytes, path: Path, number: int, errors: str = "strict") -> str:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file, plain or .gz; errors as of `raw_lines` and `decode`."""
+    """Yield the lines of a UTF-8 file, plain or .gz.
+
+    Raises ValueError like `raw_lines` and `decode`.
+    """
     for number, raw in enumerate(raw_lines(path), start=1):
         yield decode(raw, path, number)
 
 
 class Chunk(NamedTuple):
-    """Consecutive lines of one or more parallel files, as bytes, to be sent to another process."""
+    """Consecutive lines of one or more parallel files, as bytes for another process."""
 
     start: int
     """Number of the first line, from 1."""
     sides: list[list[bytes]]
 
     def decode(self, paths: Sequence[Path]) -> Iterator[tuple[str, ...]]:
-        """Yield the lines of all sides as text; the paths are for the errors."""
+        """Yield the lines of all sides as text. Errors name the paths."""
         for number, lines in enumerate(zip(*self.sides, strict=True), self.start):
             yield tuple(decode(raw, path, number) for raw, path in zip(lines, paths, strict=True))
 
@@ -108,7 +113,7 @@ class Chunk(NamedTuple):
 def chunks(paths: Sequence[Path], size: int = CHUNK) -> Iterator[Chunk]:
     """Yield `size` lines of every file at a time.
 
-    Raises ValueError where the files differ in length or are empty.
+    Raises ValueError if the files differ in length or are empty.
     """
     sides = [raw_lines(path) for path in paths]
     start = 1
@@ -143,8 +148,8 @@ def is_blank(line: str) -> bool:
 
 
 def normalise(line: str) -> str:
-    """Return a line in Unicode NFC, with single plain spaces between words and no controls."""
-    # NFC last: removing a control character can bring a letter and its accent together.
+    """Return a line in Unicode NFC, with single plain spaces and without control characters."""
+    # NFC comes last because removing a control character can join a letter and its accent.
     return unicodedata.normalize("NFC", _CONTROLS.sub("", _SPACES.sub(" ", line)).strip())
 
 
@@ -154,17 +159,17 @@ class Recipe:
 
     Attributes:
         kind: pair (sentencepiece), pairs (with language tokens), language, or moses.
-        languages: "de en"; empty for those of a table, or for all of a corpus.
-        joint: one dictionary, and one sentencepiece model, for both languages.
-        subwords: bpe or unigram, by sentencepiece.
-        sample: largest number of lines that subwords are learnt from, evenly spread over the text.
-        temperature: of the sample from which subwords of many pairs are learnt, see `allot`.
-        max_words: largest number of words of a training line; of tokens in a Moses folder.
-        max_ratio: largest ratio of words. In raw text, "Cvičí jógu." is "Elle est en train de
-            faire du yoga."
+        languages: such as "de en"; empty for the languages of a table, or all of a corpus.
+        joint: True for one dictionary and one sentencepiece model for both languages.
+        subwords: bpe or unigram, learnt by sentencepiece.
+        sample: maximum number of lines that subwords are learnt from, evenly spread over the text.
+        temperature: sampling temperature for the subwords of many pairs; see `allot`.
+        max_words: maximum number of words per training line; Moses folders count tokens.
+        max_ratio: maximum ratio of the numbers of words. It is large for raw text, where
+            "Cvičí jógu." translates to "Elle est en train de faire du yoga."
         merges: number of byte-pair codes, learnt from both languages together.
-        hold_out: every Nth training pair of a Moses folder becomes validation text.
-        follows: details of a recipe of fairseq for Moses folders. "iwslt14" and "wmt14" replace
+        hold_out: N, if every Nth training pair of a Moses folder becomes validation text.
+        follows: the fairseq recipe that a Moses folder follows. "iwslt14" and "wmt14" replace
             U+2019 by a plain apostrophe in valid and test. "wmt14" also splits at hyphens
             (`@-@`), normalises the punctuation of training text, and applies the limits to
             subwords, after pairs are held out.
@@ -181,7 +186,6 @@ class Recipe:
     temperature: float = 5.0
     max_words: int = 250
     max_ratio: float = 5.0
-    drop_duplicates: bool = False
     lowercase: bool = False
     merges: int = 10_000
     hold_out: int = 0
@@ -215,20 +219,18 @@ class Recipe:
             names |= {"joint", "max_ratio", "lowercase", "merges", "hold_out", "follows"}
         else:
             names |= {"subwords", "vocab_size", "character_coverage", "byte_fallback", "sample"}
-            names |= {"drop_duplicates"}
-            names |= {"pair": {"joint", "max_ratio"}, "pairs": {"temperature", "max_ratio"}}.get(
-                self.kind, set()
-            )
+            own = {"pair": {"joint", "max_ratio"}, "pairs": {"temperature", "max_ratio"}}
+            names |= own.get(self.kind, set())
         return {name: getattr(self, name) for name in sorted(names)}
 
 
 def count_words(line: str) -> int:
-    """Count words between spaces, and their equivalent in scripts without spaces."""
+    """Count the words between spaces, or their equivalent in scripts without spaces."""
     return len(_WORD.findall(line))
 
 
 def why_dropped(source: str, target: str, recipe: Recipe) -> str | None:
-    """Return why a normalised training pair is dropped, or None if it stays."""
+    """Return the reason for dropping a normalised training pair, or None."""
     if is_blank(source) or is_blank(target):
         return "empty"
     shorter, longer = sorted((count_words(source), count_words(target)))
@@ -244,9 +246,9 @@ def map_in_order(
 ) -> Iterator[R]:
     """Yield `function(chunk)` for every chunk, in order, computed by `workers` processes.
 
-    At most `workers` x `ahead` chunks and results are in memory. A single chunk is processed here,
+    At most `workers` x `ahead` chunks and results are in memory. A single chunk is processed
     without starting processes. `function` must be picklable. The first exception of a worker is
-    raised; ValueError if a worker was killed.
+    raised.
     """
     iterator = iter(chunks)
     first = list(islice(iterator, 2))
@@ -254,7 +256,7 @@ def map_in_order(
         yield from map(function, chain(first, iterator))
         return
     waiting: deque[Future[R]] = deque()
-    # fork: a fresh interpreter would import the whole package once per worker
+    # a spawned interpreter would import the whole package once per worker
     context = multiprocessing.get_context("fork")
     pool = ProcessPoolExecutor(
         workers, context, initializer=end_with_parent, initargs=(signal.SIGKILL,)
@@ -266,10 +268,5 @@ def map_in_order(
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-    except BrokenProcessPool as error:
-        raise ValueError(
-            "a worker process was killed, perhaps for lack of memory; run again with fewer WORKERS"
-            " (--workers)"
-        ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

@@ -101,6 +101,14 @@ def refuse_changes(run: Path, config: configs.Config, data: Path, resume: bool) 
     is_trained = any(run.glob("checkpoints/*.pt"))
     if not (run / "config.yaml").is_file():
         return []
+    if is_trained and (run / ENVIRONMENT).is_file():
+        text = read_record(run / ENVIRONMENT, {"data": dict})["data"].get("text_sha256")
+        if text and text != text_digests(data):
+            raise ValueError(
+                f"{shown(run)} was trained on other training or validation text than"
+                f" {shown(data)} now contains: set RUN=FOLDER to train another run, or restore that"
+                " text"
+            )
     changes = differences(configs.recorded_config(run), config)
     if changes and is_trained:
         if not resume:
@@ -109,14 +117,6 @@ def refuse_changes(run: Path, config: configs.Config, data: Path, resume: bool) 
                 " RUN=FOLDER to train beside it, or RESUME=1 to resume with the new settings"
             )
         say(f"resuming with new settings: {'; '.join(changes)}")
-    if is_trained and (run / ENVIRONMENT).is_file():
-        text = read_record(run / ENVIRONMENT, {"data": dict})["data"].get("text_sha256")
-        if text and text != text_digests(data):
-            raise ValueError(
-                f"the training or validation text in {shown(data)} has changed since {shown(run)}"
-                " was trained on it: build that folder again as it was, or set RUN=FOLDER to train"
-                " another run on the new text"
-            )
     return changes
 
 
