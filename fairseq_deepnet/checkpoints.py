@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 LAST: Final = "checkpoint_last.pt"
 PAUSES: Final = (2.5, 2.5)
-"""Seconds before further attempts to write a checkpoint, as file servers fail at times."""
+"""Seconds before the second and third attempt to write a checkpoint; file servers may recover."""
 _PERIODIC: Final = re.compile(
     r"checkpoint(\d+|_\d+_\d+)\.pt"
 )  # checkpoint7.pt, checkpoint_7_2000.pt
@@ -36,11 +36,11 @@ _DAMAGE: Final = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueE
 
 
 def checkpoint_globals() -> tuple[Any, ...]:
-    """Return the classes in fairseq's checkpoints that torch's weights-only loader does not know.
+    """Return the classes in fairseq's checkpoints that torch's weights-only loader must allow.
 
-    They were listed by torch.serialization.get_unsafe_globals_in_checkpoint for checkpoints of
-    every optimiser, scheduler and configuration style: the model's Namespace and, with --eval-bleu,
-    the integer arrays of BLEU counts in the meters. All other classes are refused.
+    Checkpoints contain the model's Namespace and, with --eval-bleu, integer arrays of BLEU counts.
+    torch.serialization.get_unsafe_globals_in_checkpoint lists no other class for any optimiser,
+    scheduler or style of configuration. The loader refuses all other classes.
     """
     array_rebuilder = np.zeros(0).__reduce__()[0]  # its module differs between versions of numpy
     dtypes = {type(np.dtype(kind)) for kind in (np.int64, np.float64)}
@@ -51,18 +51,19 @@ torch.serialization.add_safe_globals(list(checkpoint_globals()))
 
 
 def refuse_damaged(path: Path | str, weights: bool = True) -> None:
-    """Compare the records of a checkpoint with their checksums, which torch.load does not check.
+    """Verify a checkpoint's checksums, which torch.load ignores.
 
-    With `weights`, the whole file is read, at 1 to 3 GB/s; otherwise only its structure. Files in
-    torch's format from before 1.6 have no checksums.
+    With `weights`, the whole file is read, at 1 to 3 GB/s; otherwise only its structure. Files
+    from torch before 1.6 have no checksums.
 
-    Raises ConfigurationError for a damaged file and for a compressed one: torch never compresses,
-    and a small compressed file could expand to fill the memory.
+    Raises:
+        ConfigurationError: if the file is damaged or compressed. torch never compresses, and a
+            small compressed file could expand to fill the memory.
     """
     with Path(path).open("rb") as stream:
         try:
             if not zipfile.is_zipfile(stream):
-                return  # torch's loader reports what it is
+                return  # torch's loader reports the reason
             with zipfile.ZipFile(stream) as file:
                 if any(record.compress_type != zipfile.ZIP_STORED for record in file.infolist()):
                     raise ConfigurationError(
@@ -84,46 +85,40 @@ def refuse_damaged(path: Path | str, weights: bool = True) -> None:
 
 
 Receiver = Callable[[dict[str, Any]], dict[str, Any]]
-_RECEIVERS: Final[list[Receiver]] = []
-"""Functions of trainers that take over checkpoints which fairseq loads; the last is active."""
+RECEIVERS: Final[list[Receiver]] = []
+"""Functions that process the checkpoints that fairseq loads; only the last is used."""
 
 
 @contextmanager
 def received_by(receiver: Receiver) -> Iterator[None]:
-    """Pass each checkpoint that fairseq loads to `receiver`, and use what it returns."""
-    _RECEIVERS.append(receiver)
+    """Pass each checkpoint that fairseq loads to `receiver`, and use its return value."""
+    RECEIVERS.append(receiver)
     try:
         yield
     finally:
-        _RECEIVERS.pop()
-
-
-def receiver() -> Receiver | None:
-    """Return the active receiver, or None if fairseq handles the checkpoint itself."""
-    return _RECEIVERS[-1] if _RECEIVERS else None
+        RECEIVERS.pop()
 
 
 Stamp = tuple[int, int, int]
 _READ: Final[dict[Path, tuple[Stamp, bool, dict[str, Any]]]] = {}
-"""Files read by this process: their stamp, whether all checksums were compared, and the options
-recorded in them.
-"""
+"""Stamp and options of each checkpoint that this process has read, and whether it verified all
+checksums."""
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Return the inode, size and modification time of a file; they change when it is rewritten."""
+    """Return a file's inode, size and modification time, which change if it is rewritten."""
     status = path.stat()
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def is_verified(path: Path | str) -> bool:
-    """Return True if `load_checkpoint` has verified all of this version of the file."""
+    """Return True if `load_checkpoint` has verified all checksums of the file as it is now."""
     stamp, entire, _ = _READ.get(Path(path), (None, False, {}))
     return entire and stamp == stamp_of(Path(path))
 
 
 def recorded_arguments(path: Path | str) -> Namespace | None:
-    """Return `model_arguments` of a file, opening it only if this process has not read it yet."""
+    """Return the model arguments in a checkpoint, which each process reads only once."""
     path = Path(path)
     if path not in _READ or _READ[path][0] != stamp_of(path):
         load_checkpoint(path)
@@ -133,10 +128,12 @@ def recorded_arguments(path: Path | str) -> Namespace | None:
 def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
     """Return a checkpoint on the CPU, with tensors mapped from the file and read when used.
 
-    With `entire`, the whole file is read first and compared with its checksums.
+    With `entire`, the whole file is read first and its checksums are verified.
 
-    Raises FileNotFoundError if the file does not exist, and ValueError if it is damaged, contains
-    classes other than fairseq's or options that would run code, or is not a checkpoint.
+    Raises:
+        FileNotFoundError: if the file does not exist.
+        ValueError: if the file is damaged, contains classes other than fairseq's or options that
+            would run code, or is not a checkpoint.
     """
     path = Path(path)
     if not path.is_file():
@@ -155,7 +152,7 @@ def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
 def refuse_not_finite(state: Mapping[str, Any], path: object) -> None:
     """Raise ConfigurationError if a checkpoint's weights are NaN or infinite.
 
-    Such weights come from a diverged run, and a model with them computes only NaN.
+    Such weights come from a diverged run, and their model outputs only NaN.
     """
     for name, weight in (state.get("model") or {}).items():
         is_real = isinstance(weight, torch.Tensor) and weight.is_floating_point()
@@ -190,16 +187,13 @@ def _first_line(error: Exception) -> str:
 
 
 def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
-    """Write a checkpoint atomically.
-
-    Raises ConfigurationError if it cannot be written.
-    """
+    """Write a checkpoint atomically; raise ConfigurationError if it cannot be written."""
     path = Path(path)
     try:
         with whole(path) as part, part.open("wb") as stream:
             torch.save(state, stream)
     except (OSError, RuntimeError) as error:
-        # torch's writer hides the file's error behind another
+        # torch's writer replaces the file system's error by another
         reason = error if isinstance(error, OSError) else error.__context__
         if not isinstance(reason, OSError):
             raise
@@ -219,10 +213,9 @@ def save_with_retries(state: dict[str, Any], path: Path) -> None:
 
 
 def copy_checkpoint(source: Path, target: Path) -> None:
-    """Copy a checkpoint atomically; errors as in `save_checkpoint`.
+    """Copy a checkpoint atomically; raise ConfigurationError if it cannot be written.
 
-    It is never a hard link: a later `cp other.pt checkpoint_last.pt` would write through the link
-    into every linked file.
+    The copy is no hard link, as `cp other.pt checkpoint_last.pt` would change all linked files.
     """
     try:
         with whole(target) as part:
@@ -241,7 +234,7 @@ def not_written(path: Path, error: OSError) -> ConfigurationError:
 
 
 def model_arguments(state: Mapping[str, Any]) -> Namespace | None:
-    """Return the model's arguments in the format of old or new fairseq, or None without any."""
+    """Return the model arguments in a checkpoint of old or new fairseq, or None."""
     model = (state.get("cfg") or {}).get("model") or state.get("args")
     if not model:
         return None
@@ -249,17 +242,17 @@ def model_arguments(state: Mapping[str, Any]) -> Namespace | None:
 
 
 def num_updates(state: dict[str, Any]) -> int:
-    """Return the number of updates of a checkpoint."""
+    """Return the number of updates after which a checkpoint was saved."""
     history = state.get("optimizer_history") or [{}]
     return int(history[-1].get("num_updates", 0))
 
 
 def periodic_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints that fairseq wrote at ends of epochs and intervals of updates."""
+    """Return the checkpoints that fairseq wrote after epochs and intervals of updates."""
     return sorted(path for path in folder.glob("checkpoint*.pt") if _PERIODIC.fullmatch(path.name))
 
 
 def last_of(trainer: Any) -> Path:
-    """Return a trainer's checkpoint_last.pt, with the suffix of --checkpoint-suffix."""
+    """Return the path of a trainer's checkpoint_last.pt, including --checkpoint-suffix."""
     name = LAST.replace(".pt", f"{trainer.checkpoint_suffix}.pt")
     return Path(trainer.cfg.checkpoint.save_dir) / name

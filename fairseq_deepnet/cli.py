@@ -1,4 +1,4 @@
-"""The command `deepnet SUBCOMMAND`: a table of modules, each imported only when it is needed."""
+"""The command `deepnet SUBCOMMAND`, which imports only the module of its subcommand."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "m2m": ("experiments.m2m", "score Flores-101, TED, OPUS-100 or WMT as the paper does"),
     },
 }
-"""Task -> name -> (module within this package, one line of help).
+"""Subcommands by task, each with its module in this package and one line of help.
 
-A module provides add_arguments(parser) and run(args) -> int. Words after -- become its argument
-`extra`, if it has one.
+A module provides add_arguments(parser) and run(args) -> int. If it declares the argument `extra`,
+this argument receives the words after --.
 """
 
 SUBCOMMANDS: Final = {name: entry for group in GROUPS.values() for name, entry in group.items()}
@@ -62,10 +62,10 @@ def _overview() -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are a ValueError of one line that suggests the nearest valid name."""
+    """Parser that raises ValueError with one line, which suggests the nearest valid name."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise the error that argparse would print below several lines of usage."""
+        """Raise the error that argparse would print after several lines of usage."""
         is_unknown = self.takes_extra and message.startswith("unrecognized")
         hint = "; options of fairseq come after --" if is_unknown else ""
         raise ValueError(explain_usage(message, self) + hint)
@@ -76,12 +76,12 @@ class Parser(argparse.ArgumentParser):
         return any(action.dest == "extra" for action in self._actions)
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse a subcommand's arguments: options in any order, then -- and fairseq's options."""
+        """Parse a subcommand's arguments in any order, then -- and fairseq's options."""
         if self._subparsers is not None:
             return self.parse_args(words)
         end = words.index("--") if self.takes_extra and "--" in words else len(words)
         if {"-h", "--help"} & set(words[:end]):
-            return self.parse_args(["--help"])  # intermixed, it has no defaults to show
+            return self.parse_args(["--help"])  # intermixed parsing would show no defaults
         args = self.parse_intermixed_args(words[:end])
         if self.takes_extra:
             if args.extra:
@@ -93,12 +93,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def words_of(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> list[str]:
-    """Return the options set by environment variables: GPUS=8 is --gpus=8.
+    """Return the options set by environment variables; GPUS=8 becomes --gpus=8.
 
-    Only scripts use this (`deepnet SUBCOMMAND --variables`), because a shell may have exported DATA
-    or OUT for another purpose. An empty variable counts as unset. A switch takes 0 or 1.
+    Only scripts do this (`deepnet SUBCOMMAND --variables`), because a shell may have exported DATA
+    or OUT for another purpose. An empty variable counts as unset. A switch must be 0 or 1.
 
-    Raises ValueError for DRY_RUN=1 if there is no --dry-run, because such a command would write.
+    Raises:
+        ValueError: for DRY_RUN=1 if the subcommand has no --dry-run and would write files.
     """
     if environment.get("DRY_RUN", "0") != "0" and "--dry-run" not in parser._option_string_actions:
         raise ValueError(
@@ -119,18 +120,18 @@ def words_of(parser: argparse.ArgumentParser, environment: Mapping[str, str]) ->
 
 
 def variable_of(option: str) -> str:
-    """Return the variable of an option: CPU_PROCESSES of --cpu-processes."""
+    """Return an option's variable, such as CPU_PROCESSES for --cpu-processes."""
     return option.lstrip("-").upper().replace("-", "_")
 
 
 def typed(name: str) -> str:
-    """Return the command as typed by the user: the name of the script, or the subcommand."""
+    """Return the name of the user's command, which is a script or a subcommand."""
     script = os.environ.get("DEEPNET_COMMAND")
     return f"[{script}]" if script else f"deepnet {name}:"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return its exit status; 2 for an error that the user can fix."""
+    """Run a subcommand and return its exit status (2 if the user can fix the error)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         with contextlib.suppress(BrokenPipeError):  # deepnet | head
@@ -151,14 +152,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"{typed(name)} error: {line}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:  # also while torch and fairseq are imported
+    except KeyboardInterrupt:  # even while torch and fairseq are imported
         print(f"{typed(name)} interrupted", file=sys.stderr)
         return 130
 
 
 def _run(name: str, words: Sequence[str]) -> int:
     module_name, help_line = SUBCOMMANDS[name]
-    # fairseq's programs are beside this Python, also where its environment is not activated
+    # fairseq's programs are beside this Python, even if its environment is not activated
     folders = [os.environ.get("PATH", ""), str(Path(sys.executable).parent)]
     os.environ["PATH"] = os.pathsep.join(filter(None, folders))
     module = importlib.import_module(f"fairseq_deepnet.{module_name}")

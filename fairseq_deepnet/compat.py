@@ -1,8 +1,7 @@
-"""Adaptations of fairseq 0.12 to current Python, numpy and torch, and repairs of its faults.
+"""Repairs of fairseq 0.12, and its adaptation to current Python, numpy and torch.
 
-`apply` installs all of them when the plugin is imported; each function repairs one fault.
-DeepNetTrainer repairs faults of the training loop, and optim.fp32_state the loss of precision in
-half-precision checkpoints.
+Importing the plugin calls `apply`, which installs all repairs. DeepNetTrainer repairs the training
+loop, and optim.fp32_state keeps full precision in half-precision checkpoints.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ from fairseq.file_io import PathManager
 
 from . import literals
 from .checkpoints import (
+    RECEIVERS,
     copy_checkpoint,
     is_verified,
     naming_damage,
-    receiver,
     refuse_damaged,
     refuse_not_finite,
 )
@@ -50,7 +49,7 @@ from .records import installed
 
 FAIRSEQ: Final = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
 
-# Warnings about fairseq's own code, which users cannot act on: category and start of the message.
+# category and start of the warnings about fairseq's own code, on which users cannot act
 KNOWN_WARNINGS: tuple[tuple[type[Warning], str], ...] = (
     (FutureWarning, r"`torch\.cuda\.amp\.(autocast|GradScaler)"),
     (UserWarning, r"hydra\.experimental\.\w+\(\) is no longer experimental"),
@@ -62,15 +61,15 @@ KNOWN_WARNINGS: tuple[tuple[type[Warning], str], ...] = (
 )
 Around = TypeVar("Around", bound=Callable[..., Any])
 PACKAGES: Final = ("fairseq", "fairseq_cli", "examples")
-"""fairseq's top-level modules. Its examples import one another by their last name."""
+"""fairseq's top-level packages."""
 PATIENCE: Final = 10.0
-"""Seconds for which a finished program waits for threads that prefetch batches."""
+"""Maximum time, in seconds, that a finished program waits for its prefetching threads."""
 
 
 def wrap(owner: Any, name: str) -> Callable[[Around], Around]:
-    """Replace a function of a module, class or object by `around(original, *args)`.
+    """Return a decorator that replaces `owner.name` by `around(original, *args, **kwargs)`.
 
-    Use it as a decorator of `around`. The original of a method takes `self`.
+    If the original is a method, the next argument is `self`.
     """
 
     def replace(around: Around) -> Around:
@@ -108,7 +107,7 @@ def apply() -> None:
 def training_program() -> types.ModuleType | None:
     """Return the module of fairseq-train, or None in other programs.
 
-    It is not imported here, as importing it makes every program log to standard output.
+    Importing the module here would make every program log to standard output.
     """
     modules = map(sys.modules.get, ("__main__", "fairseq_cli.train"))
     return next((module for module in modules if hasattr(module, "validate_and_save")), None)
@@ -154,8 +153,8 @@ def keep_every_sentence() -> None:
     """Restore the sentences that fairseq drops when it builds batches.
 
     Since 0.12.3, `batch_by_size` drops the last batch if its size is not a multiple of
-    --required-batch-size-multiple, which is 8 by default. The longest sentences are never trained
-    on, and fairseq-generate silently leaves up to a batch of the test set untranslated.
+    --required-batch-size-multiple, which is 8 by default. The model is then never trained on the
+    longest sentences, and fairseq-generate silently omits up to a batch of the test set.
     """
 
     @wrap(fairseq.data.data_utils, "batch_by_size")
@@ -181,10 +180,10 @@ class _FormerNumpy:
 
 
 def keep_former_numpy() -> None:
-    """Provide np.compat.long and np.percentile(interpolation=), which numpy 2 removed, to fairseq.
+    """Let fairseq use np.compat.long and np.percentile(interpolation=), which numpy 2 removed.
 
-    --sample-break-mode eos of language-modelling tasks and --num-batch-buckets need them. numpy
-        itself is not changed.
+    --sample-break-mode eos of language modelling and --num-batch-buckets need these functions.
+    Other modules see an unchanged numpy.
     """
     data = fairseq.data
     for module in (data.token_block_dataset, data.language_pair_dataset, data.data_utils):
@@ -194,8 +193,8 @@ def keep_former_numpy() -> None:
 def find_not_finite_modules() -> None:
     """Let fairseq identify the module that produced a NaN or infinite value.
 
-    It registers torch's old backward hooks on every module. They fail for outputs that are
-    dictionaries of lists, as those of encoders are, and the user sees only a StopIteration.
+    fairseq uses torch's old backward hooks, which raise StopIteration for the dictionaries of lists
+    that encoders return.
     """
 
     def add_hooks(self: Any, module: torch.nn.Module) -> None:
@@ -212,8 +211,8 @@ def find_not_finite_modules() -> None:
 def end_epochs_under_another_update_freq() -> None:
     """Train on all remaining batches of an epoch after a change of --update-freq.
 
-    fairseq rounds up both the batches done and those remaining: one batch is left out, and the
-    epoch never ends and is repeated.
+    fairseq rounds up the number of finished updates and the number of remaining updates. One batch
+    is then skipped, and the epoch does not end but is repeated.
     """
 
     @wrap(GroupedIterator, "__init__")
@@ -235,13 +234,11 @@ def end_epochs_under_another_update_freq() -> None:
 
 
 class WholeFiles(PathManager):
-    """fairseq's file access with atomic copies."""
+    """fairseq's PathManager with atomic copies."""
 
     @staticmethod
     def copy(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
-        """Copy a checkpoint, replacing an existing file as fairseq does."""
-        if not PathManager.supports_rename(dst_path):
-            return PathManager.copy(src_path, dst_path, overwrite)
+        """Copy a checkpoint atomically, replacing an existing file."""
         copy_checkpoint(Path(src_path), Path(dst_path))
         return True
 
@@ -249,8 +246,8 @@ class WholeFiles(PathManager):
 def copy_checkpoints_whole() -> None:
     """Copy checkpoints to checkpoint_best.pt and checkpoint_last.pt atomically.
 
-    fairseq copies in place: a kill or a full disk leaves a truncated file, and a process that has
-    mapped the old file dies of SIGBUS.
+    fairseq copies in place, so a kill or a full disk leaves a truncated file, and SIGBUS ends a
+    process that has mapped the old file.
     """
     fairseq.checkpoint_utils.PathManager = WholeFiles
 
@@ -258,13 +255,12 @@ def copy_checkpoints_whole() -> None:
 def check_checkpoints() -> None:
     """Load only checkpoints that are intact, finite and free of code.
 
-    fairseq compares no checksums, so that a flipped bit silently changes a weight, and OmegaConf
-    resolves references to environment variables in the file.
+    fairseq verifies no checksums, so a flipped bit silently changes a weight, and OmegaConf
+    replaces references to environment variables in the file by their values.
     """
 
     @wrap(fairseq.checkpoint_utils, "load_checkpoint_to_cpu")
     def load_checkpoint_to_cpu(load: Any, path: str, *args: Any, **kwargs: Any) -> Any:
-        receive = receiver()
         with naming_damage(path):
             if not is_verified(path):
                 refuse_damaged(path)
@@ -274,7 +270,7 @@ def check_checkpoints() -> None:
                 config = omegaconf.OmegaConf.to_container(config, resolve=False)
             literals.check_state({**state, "cfg": config}, path)
             refuse_not_finite(state, path)
-            return receive(state) if receive else state
+            return RECEIVERS[-1](state) if RECEIVERS else state
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -286,7 +282,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class _Finder(importlib.machinery.PathFinder):
-    """Finder of fairseq modules that are imported later."""
+    """Finder that gives _Loader to fairseq modules that are imported later."""
 
     @classmethod
     def find_spec(
@@ -304,10 +300,11 @@ class _Finder(importlib.machinery.PathFinder):
 
 
 def evaluate(value: object, *namespaces: object) -> Any:
-    """Return the value of a literal; fairseq's modules call this as `eval`. No code is run.
+    """Return a literal's value without running code; fairseq's modules call this as `eval`.
 
-    Raises ConfigurationError if the text is not a literal, and TypeError, as eval does, if the
-    value is not a string.
+    Raises:
+        ConfigurationError: if the text is not a literal.
+        TypeError: if the value is not a string, as in `eval`.
     """
     if not isinstance(value, str):
         raise TypeError(f"a literal is text, not {type(value).__name__}")
@@ -317,8 +314,8 @@ def evaluate(value: object, *namespaces: object) -> Any:
 def evaluate_only_literals() -> None:
     """Replace `eval` in fairseq, which calls it on options of models, optimisers and data sets.
 
-    These options come from checkpoints, configs and data folders. torch's weights-only loading does
-    not protect against them, because the payload is a plain string.
+    These options come from checkpoints, configs and data folders. torch's weights-only loading
+    accepts them, because they are plain strings.
     """
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in PACKAGES and isinstance(module, types.ModuleType):
@@ -327,7 +324,7 @@ def evaluate_only_literals() -> None:
 
 
 def quote_file_names() -> None:
-    """Quote the name of a .fasta file in a data folder, which fairseq passes to a shell."""
+    """Quote the names of .fasta files in a data folder, which fairseq passes to a shell."""
 
     @wrap(fairseq.data.fasta_dataset.FastaDataset, "_build_index")
     def _build_index(build_index: Any, self: Any, path: str) -> Any:
@@ -344,9 +341,9 @@ def end_readers() -> None:
     for reader in threading.enumerate():
         if not isinstance(reader, BackgroundConsumer):
             continue
-        reader._max_len = 0  # ends after the batch at hand
+        reader._max_len = 0  # the thread then ends after its current batch
         while reader.is_alive() and time.monotonic() < until:
             try:
-                reader._queue.get(timeout=0.05)  # it may be blocked on a full queue
+                reader._queue.get(timeout=0.05)  # the thread may be blocked on a full queue
             except queue.Empty:
                 continue

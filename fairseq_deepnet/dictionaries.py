@@ -1,4 +1,4 @@
-"""Dictionaries of a model: recorded in its checkpoint and compared when the model is built.
+"""Records of a model's dictionaries, saved in checkpoints and compared when a model is built.
 
 A dictionary with two swapped lines has the right size, but the model would output wrong words.
 """
@@ -24,7 +24,7 @@ def digest_of_words(symbols: Sequence[str]) -> str:
 
 
 def record_dictionaries(args: Namespace, task: Any) -> None:
-    """Record the dictionaries of a task, if it has any, in the arguments of a new model.
+    """Record a task's dictionaries, if any, in the arguments of a new model.
 
     Raises:
         ConfigurationError: if `args` come from a checkpoint with other dictionaries.
@@ -46,6 +46,6 @@ def refuse_others(record: Mapping[str, str] | None, words: Mapping[str, Sequence
         if record and record.get(side) not in (None, digest_of_words(symbols)):
             raise ConfigurationError(
                 f"the {side} dictionary is not the one that the model was trained with: its"
-                f" {len(symbols):,} words, or their order, differ; name the data folder of the"
-                " training, or copy its dict*.txt again"
+                f" {len(symbols):,} words, or their order, differ; use the run's data folder,"
+                " or copy its dict*.txt again"
             )

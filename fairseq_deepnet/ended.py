@@ -1,10 +1,10 @@
-"""The end of a training run: exit statuses, and ended.json in the run folder.
+"""Exit statuses of training runs, and ended.json in the run folder.
 
     {"why": "preempted", "update": 1200}
     {"why": "diverged", "update": 31, "layers": {"decoder": [1, 13, 18]}, "started": 29, ...}
 
 Rank 0 writes ended.json before it exits, because torchrun and srun do not pass on its exit status.
-For the supervisor, this module imports neither torch nor fairseq.
+The supervisor needs this module, so it imports neither torch nor fairseq.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DIVERGED: Final = 86
 ATTEMPT: Final = "fallback-step"
 """Hidden option of fairseq-train: number of fallbacks that the run has taken."""
 PREEMPTING: Final = (signal.SIGTERM, signal.SIGUSR1)
-"""Signals that end a training after the current update."""
+"""Signals that end a run after the current update."""
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -43,7 +43,7 @@ def end_with_parent(number: int = signal.SIGTERM) -> None:
 
 
 class Why(StrEnum):
-    """Reasons for the end of a training."""
+    """Reasons for the end of a run."""
 
     COMPLETE = "complete"
     PREEMPTED = "preempted"  # by a signal, everything is saved
@@ -52,12 +52,12 @@ class Why(StrEnum):
 
 
 def write(run: Path, why: Why, update: int, **more: Any) -> None:
-    """Record the end of the training in a run folder after `update` updates."""
+    """Record in a run folder why the run ended after `update` updates."""
     write_record(run / NAME, {"why": why.value, "update": update, **more})
 
 
 def read(run: Path) -> dict[str, Any]:
-    """Return the record; empty if it is missing or damaged."""
+    """Return the record, or an empty dictionary if it is missing or damaged."""
     try:
         return read_record(run / NAME, {"why": str, "update": int})
     except (FileNotFoundError, ValueError):
@@ -65,7 +65,7 @@ def read(run: Path) -> dict[str, Any]:
 
 
 def clear(run: Path) -> None:
-    """Remove the record of an earlier training."""
+    """Remove the record of an earlier end."""
     (run / NAME).unlink(missing_ok=True)
 
 

@@ -12,7 +12,7 @@ from types import TracebackType
 
 
 class ConfigurationError(ValueError):
-    """Options that contradict each other or that this plugin cannot honour, and damaged files.
+    """Error for contradictory or unsupported options and for damaged files.
 
     The message names the options or the file, and the remedy. In a program it is an ordinary
     ValueError; on the command line, `show_in_one_line` prints only its message.
@@ -47,8 +47,8 @@ _OF_A_FILE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirecto
 def in_one_line(error: BaseException) -> str | None:
     """Return the message of an error that the user can fix; None if a traceback is needed.
 
-    Errors of the operating system qualify if they name a file or report a full disk. Others, such
-    as a reset connection, are useless without their place in the code.
+    Errors of the operating system qualify if they name a file or report a full disk. The message of
+    other errors, such as a reset connection, is useless without a traceback.
     """
     if isinstance(error, ConfigurationError):
         return str(error)
@@ -68,10 +68,10 @@ def show_in_one_line() -> None:
     """End a fairseq command with one line and exit status 2 after an error that the user can fix.
 
     fairseq's commands print a traceback for every exception, which hides the relevant line. Other
-    exceptions keep the previous hook, and so do programs that import this package.
+    exceptions, and programs that import this package, use the previous hook.
     """
     previous = sys.excepthook
-    if not is_fairseq_command() or getattr(previous, "shows_configuration_errors", False):
+    if not is_fairseq_command():
         return
 
     def hook(
@@ -81,11 +81,10 @@ def show_in_one_line() -> None:
         if line is None:
             previous(kind, error, traceback)
             return
-        # torch.distributed's own hook, around this one, collects stderr and loses it to SystemExit
+        # torch.distributed's hook calls this one, captures stderr and drops it after SystemExit
         collected = isinstance(sys.stderr, io.StringIO)
         print(f"fairseq_deepnet: error: {line}", file=sys.__stderr__ if collected else sys.stderr)
-        # Python itself takes the status of a hook that exits; it is 1 otherwise
+        # without it, Python would exit with status 1
         raise SystemExit(2)
 
-    hook.shows_configuration_errors = True  # type: ignore[attr-defined]
     sys.excepthook = hook

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, cast
 
 PACKAGE: Final = Path(__file__).resolve().parent
-"""This package, as an absolute path for fairseq's --user-dir."""
+"""Absolute path of this package, for fairseq's --user-dir."""
 _IS_CLONE: Final = (PACKAGE.parent / "configs" / "base.yaml").is_file()
 ROOT: Final = PACKAGE.parent if _IS_CLONE else Path.cwd()
-"""Parent of runs/ and data/: the clone, or the working folder for an installed package."""
+"""Parent of runs/ and data/: the clone, or the working folder if the package is installed."""
 RESOURCES: Final = PACKAGE.parent if _IS_CLONE else PACKAGE
 """Parent of configs/ and data/sample/, which setup.py installs inside the package."""
 
@@ -41,7 +41,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the file's name to file-system errors that lack it, such as that of a full disk."""
+    """Add the file's name to file-system errors that lack a name, such as a full disk."""
     try:
         yield
     except OSError as error:
@@ -52,7 +52,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to; it then replaces `path` atomically."""
+    """Yield a temporary path to write to, which then replaces `path` atomically."""
     part = path.with_name(path.name + ".part")
     try:
         with naming(path):
@@ -64,7 +64,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder to fill; it replaces `folder` at the end unless an error occurs."""
+    """Yield an empty folder to fill, which replaces `folder` unless an error occurs."""
     part = folder.with_name(folder.name + ".part")
     remove(part)
     part.mkdir(parents=True)
@@ -76,7 +76,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def put_folder_in_place(part: Path, folder: Path) -> None:
-    """Rename a complete folder to its final name; a previous file or folder is removed last."""
+    """Rename a complete folder to its final name, and then remove its predecessor."""
     old = replaced(folder)
     remove(old)
     if folder.exists():
@@ -107,8 +107,8 @@ def write_text(path: Path, text: str) -> None:
 def put_in_place(part: Path, path: Path) -> None:
     """Rename a complete file to its final name, replacing a previous one atomically.
 
-    Its bytes are flushed to disk before the rename, so that a power cut leaves the old file or the
-    new one. Processes that have opened or mapped the old file keep it.
+    The bytes are flushed to disk before the rename, so a power cut leaves either the old or the new
+    file. Processes that have opened or mapped the old file still read the old bytes.
     """
     with part.open("rb") as file:
         os.fsync(file.fileno())
@@ -124,7 +124,10 @@ def put_in_place(part: Path, path: Path) -> None:
 def try_lock(file: IO[Any] | int) -> bool:
     """Lock an open file or folder for this process; return False if another process holds it.
 
-    The lock ends with the process. Raises OSError on file systems without locks.
+    The lock ends with the process.
+
+    Raises:
+        OSError: if the file system has no locks.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -137,8 +140,11 @@ def try_lock(file: IO[Any] | int) -> bool:
 def locked(path: Path) -> Iterator[BinaryIO]:
     """Open a file for reading and appending, and lock it.
 
-    Raises BlockingIOError if another process holds the lock. As that process may remove or rename
-    the file, the locked file is checked to be the one with this name.
+    Another process may have removed or renamed the file before this process could lock it. The
+    file with this name is then locked instead.
+
+    Raises:
+        BlockingIOError: if another process holds the lock.
     """
     while True:
         with path.open("a+b") as file:

@@ -1,9 +1,8 @@
-"""Safe reading of options that fairseq evaluates as Python, so that a file cannot run code.
+"""Safe evaluation of the options that fairseq passes to `eval`.
 
-fairseq passes some options, strings such as "[(512, 3)] * 20", to `eval`. Such an option may come
-from a stranger's checkpoint or config. Here these strings may consist of constants in lists,
-tuples, sets and dictionaries, lists joined with + or repeated with *, and arithmetic on numbers.
-`compat.py` replaces `eval` in fairseq with this.
+An option such as "[(512, 3)] * 20" may come from a stranger's checkpoint or config. This module
+accepts constants in lists, tuples, sets and dictionaries, lists joined with + or repeated with *,
+and arithmetic on numbers. `compat.py` replaces fairseq's `eval` by this module.
 """
 
 from __future__ import annotations
@@ -17,24 +16,20 @@ from typing import Any, Final
 
 from .errors import ConfigurationError
 
-MAX_OPTION: Final = 10_000
-"""Maximum number of characters in an option; fairseq's own archs use up to 500."""
-MAX_LINE: Final = 1_000_000
-"""Maximum number of characters in another literal; manifests of speech units have lines of about
-10,000.
-"""
+MAX_LENGTH: Final = 1_000_000
+"""Maximum number of characters; fairseq's archs use up to 500, speech manifests about 10,000."""
 MAX_ITEMS: Final = 100_000
 """Maximum number of items in all lists of a literal; "[(512, 3)] * 20" has 60."""
 
 
 EVALUATED: Final = {
-    # of models of speech and of convolutions
+    # speech models and convolutional models
     *("encoder_layers", "decoder_layers", "conv_feature_layers", "conv_aggregator_layers"),
     *("character_filters", "feature_encoder_spec", "encoder_attention", "decoder_attention"),
     *("self_attention", "project_input", "gated_attention", "downsample", "pretrained"),
     *("left_pad_source", "left_pad_target", "encoder_glu", "decoder_glu", "weight_softmax"),
     *("encoder_kernel_size_list", "decoder_kernel_size_list", "wer_args"),
-    # of optimisers, softmaxes, pipelines and tasks
+    # optimisers, softmaxes, pipelines and tasks
     *("adam_betas", "adamax_betas", "adafactor_eps", "lamb_betas"),
     *("adaptive_input_cutoff", "adaptive_softmax_cutoff", "pipeline_balance", "pipeline_devices"),
     *("pipeline_encoder_balance", "pipeline_encoder_devices"),
@@ -44,11 +39,8 @@ EVALUATED: Final = {
 }
 """Options that fairseq evaluates. A test compares them with fairseq's source."""
 
-RUNS_CODE: Final = {
-    "user-dir": "it is a folder of code, and always this plugin",
-    "post-save-script": "it is a command to run",
-}
-"""Options of fairseq-train that a file may not set."""
+RUNS_CODE: Final = ("user-dir", "post-save-script")
+"""Options of fairseq-train that name code, so that no file may set them."""
 
 _NAME: Final = re.compile(r"[A-Za-z]\w*(-\w+)*")
 _INTERPOLATION: Final = re.compile(r"\$\{(?![\w.]+\})")
@@ -62,34 +54,35 @@ _OPERATORS: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
 
 
 def evaluate(text: str, name: str | None = None) -> Any:
-    """Return the value of a literal without running code; `name` is the option's name.
+    """Return a literal's value without running code.
 
-    Raises ConfigurationError, naming both, if the text is not a literal or is too large.
+    Raises:
+        ConfigurationError: with the option's name, if the text is not a literal or is too large.
     """
     try:
-        if len(text) > (MAX_OPTION if name else MAX_LINE):
+        if len(text) > MAX_LENGTH:
             raise ValueError("too long")
         tree = ast.parse(text.strip(), mode="eval")
         value = ast.literal_eval(_Calculated().visit(tree))
         if value is not ... and _items(value) <= MAX_ITEMS:
             return value
     except (SyntaxError, ValueError, TypeError, ArithmeticError, MemoryError, RecursionError):
-        pass  # refused below, whatever is wrong with it
+        pass  # refused below
     raise ConfigurationError(
-        f"{name or 'an option'} is {shortened(text)}; fairseq would run it as Python, so that only"
-        " a literal is taken, such as [(512, 3)] * 20"
+        f"{name or 'an option'} is {shortened(text)}; fairseq would run it as Python, so only a"
+        " literal such as [(512, 3)] * 20 is allowed"
     )
 
 
 def check_name(name: str, source: str) -> None:
-    """Refuse the name of an option that a file may not set, or that is not a plain name.
+    """Raise ConfigurationError for an option that no file may set, or if its name is not a word.
 
-    fairseq would split "user-dir=FOLDER: true" into an option and its value.
+    fairseq would split a name such as "user-dir=FOLDER" into an option and its value.
     """
     if not _NAME.fullmatch(name):
-        raise ConfigurationError(f"{source}: {shortened(name)}: an option's name is a word")
-    if (reason := RUNS_CODE.get(name.replace("_", "-"))) is not None:
-        raise ConfigurationError(f"{source}: {name}: a file does not set this option; {reason}")
+        raise ConfigurationError(f"{source}: {shortened(name)}: an option's name is one word")
+    if name.replace("_", "-") in RUNS_CODE:
+        raise ConfigurationError(f"{source}: {name} names code; give it on the command line")
 
 
 def shortened(text: str, width: int = 60) -> str:
@@ -126,10 +119,11 @@ class _Calculated(ast.NodeTransformer):
 
 
 def check_options(options: object, source: str) -> None:
-    """Refuse options that would run code or read the environment when fairseq builds from them.
+    """Raise ConfigurationError for options by which fairseq would run code or read the environment.
 
-    They are nested mappings and Namespaces, such as the cfg or args of a checkpoint. Raises
-    ConfigurationError with the source, the option and its value.
+    Args:
+        options: nested mappings and Namespaces, such as a checkpoint's cfg or args.
+        source: the file that contains the options, for error messages.
     """
     for name, value in _entries(options):
         try:
@@ -140,23 +134,23 @@ def check_options(options: object, source: str) -> None:
             raise ConfigurationError(f"{source}: {error}") from None
         if _INTERPOLATION.search(value):
             raise ConfigurationError(
-                f"{source}: {name} is {shortened(value)}: a file may not ask for what is not in"
-                " it, such as this machine's environment; only ${option} is taken"
+                f"{source}: {name} is {shortened(value)}: a file may refer to its own options,"
+                " as in ${option}, but not to this machine's environment"
             )
 
 
 def check_state(state: Mapping[str, Any], path: object) -> None:
-    """Check the options of a checkpoint that was read from `path`, likewise."""
+    """Check the options in a checkpoint from `path`; see `check_options`."""
     for part in ("cfg", "args"):
         check_options(state.get(part), str(path))
 
 
 def _entries(options: object) -> Iterator[tuple[str, str]]:
-    """Yield (name, value) for all strings in nested options; visit recursive values once."""
-    left: list[tuple[str, object]] = [("", options)]
+    """Yield the name and value of all strings in nested options; visit each container once."""
+    remaining: list[tuple[str, object]] = [("", options)]
     seen: set[int] = set()
-    while left:
-        name, value = left.pop()
+    while remaining:
+        name, value = remaining.pop()
         if isinstance(value, str):
             yield name, value
             continue
@@ -166,6 +160,6 @@ def _entries(options: object) -> Iterator[tuple[str, str]]:
         if isinstance(value, Namespace):
             value = vars(value)
         if isinstance(value, Mapping):
-            left += [(str(key), inner) for key, inner in value.items()]
+            remaining += [(str(key), inner) for key, inner in value.items()]
         elif isinstance(value, list | tuple):
-            left += [(name, inner) for inner in value]
+            remaining += [(name, inner) for inner in value]

@@ -1,4 +1,4 @@
-"""Observers: components that follow a training without changing its numbers."""
+"""Observers, which follow a run without changing its numbers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from fairseq.logging import metrics
 
 
 class Observer:
-    """Follows a training; each method does nothing unless overridden.
+    """Base class of observers; each method does nothing unless overridden.
 
     `update` is the number of the current update, counted from 1. With fp16, an attempt may end
-    without an update because the loss scale was too high; the next batch then has the same number.
+    without an update because the loss scale was too high. The next batch then has the same number.
     """
 
     def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
@@ -35,19 +35,19 @@ class Observer:
         """Called when fairseq gives up: infinite gradients, or the smallest loss scale."""
 
     def detach(self) -> None:
-        """Remove everything from the model: the observer has failed and is not called again."""
+        """Remove all hooks from the model, after this observer has failed."""
 
 
 def gradient_scale(optimizer: Any) -> float:
-    """Return the factor of a parameter's `grad`, which half precision scales and sums."""
+    """Return the factor that a parameter's `grad` still lacks; half precision scales gradients."""
     return float(getattr(optimizer, "_multiply_factor", 1.0))
 
 
 def logged(*names: str) -> dict[str, float]:
     """Return the values of fairseq's meters for the last update, reduced over processes.
 
-    They are read from "train" because a loaded checkpoint replaces "default" with one that is never
-    filled.
+    The meters come from "train", because loading a checkpoint replaces the meters of "default" by
+    meters that are never updated.
     """
     meters = {name: metrics.get_meter("train", name) for name in names}
     values = {name: getattr(meter, "val", None) for name, meter in meters.items()}
@@ -55,7 +55,7 @@ def logged(*names: str) -> dict[str, float]:
 
 
 def broadcast_from_rank0(trainer: Any, value: Any) -> Any:
-    """Return rank 0's value, in every process of a training."""
+    """Return rank 0's value in every process."""
     if trainer.data_parallel_world_size == 1:
         return value
     return distributed.broadcast_object(value, 0, trainer.data_parallel_process_group)

@@ -1,10 +1,9 @@
-"""SIGTERM and SIGUSR1 end a training after the current update, with a checkpoint.
+"""Preemption: SIGTERM and SIGUSR1 end a run after the current update, with a checkpoint.
 
-A handler notes the signal. After the update, every process knows whether any of them was signalled:
-DeepNetTrainer adds one number to the sum of statistics that fairseq computes anyway. All processes
-stop after the same update, rank 0 saves checkpoint_last.pt, and all exit with status PREEMPTED.
-fairseq's remaining work after that update, such as a validation, is owed: the trainer does it first
-when it resumes. Deadlines are the supervisor's: a bare fairseq-train has none.
+A handler records the signal. DeepNetTrainer sums the number of signalled processes together with
+fairseq's statistics, so after an update all processes know whether to stop. Rank 0 then saves
+checkpoint_last.pt, and all processes exit with status PREEMPTED. If the update was to be validated,
+the resumed run does this first. `deepnet train` enforces a deadline; plain fairseq-train has none.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ import threading
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from fairseq.file_io import PathManager
-
 from . import ended
 from .checkpoints import LAST, last_of
 from .ended import PREEMPTED, PREEMPTING, UNSAVED, end_with_parent
@@ -31,24 +28,26 @@ from .observers import Observer, broadcast_from_rank0
 logger = logging.getLogger(__name__)
 
 OWED: Final = "preempted"
-"""Key of a checkpoint's extra state: fairseq has not validated and saved after its update."""
+"""Key in a checkpoint's extra state if fairseq did not validate and save after the update."""
 
 _received: signal.Signals | None = None
 _is_listening = False
 
 
 def signalled() -> signal.Signals | None:
-    """Return the signal that this process has received."""
+    """Return the signal that this process has received, or None."""
     return _received
 
 
 def listen() -> bool:
-    """Handle the signals from now on if this process is fairseq-train; return True if it is.
+    """Start handling signals if this process is fairseq-train; return True if it is.
 
-    Until its trainer calls this, a signal ends the process at once: there is nothing to save.
+    Before the trainer calls this, a signal ends the process at once, as there is nothing to save.
     """
     global _is_listening
-    is_main = threading.current_thread() is threading.main_thread()  # only it sets handlers
+    is_main = (
+        threading.current_thread() is threading.main_thread()
+    )  # the only one that may set handlers
     if _is_listening or not is_fairseq_command() or not is_main:
         return _is_listening
     _is_listening = True
@@ -68,16 +67,16 @@ def _receive(number: int, _: Any) -> None:
 
 
 def _ignore() -> None:
-    """Ignore signals after the end of the training."""
+    """Ignore signals while the process exits."""
     for number in PREEMPTING:
         signal.signal(number, signal.SIG_IGN)
 
 
 def _protect_worker() -> None:
-    """Let a forked data-loading process end only by a SIGTERM from its parent.
+    """Let only its parent's SIGTERM end a forked data-loading process.
 
-    Otherwise a signal to all processes of a job would end it before the update that needs its
-    batches, and torch ends the training when a worker ends.
+    Otherwise a signal to all processes of a job would end the worker before the current update has
+    its batches, and torch would abort the run.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -94,16 +93,16 @@ def _protect_worker() -> None:
 
 
 class Preemption(Observer):
-    """Ends a training whose processes were signalled."""
+    """Observer that ends a run after a signal to any of its processes."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
         self.is_updated = False  # this step has changed the parameters
-        self.is_ending = False  # only the last validation is left
+        self.is_ending = False  # only the last validation remains
 
     @property
     def is_requested(self) -> bool:
-        """True if a process was signalled; the same in all processes."""
+        """True, in all processes, if any process was signalled."""
         if self.trainer.data_parallel_world_size == 1:
             return signalled() is not None
         return bool(self.trainer.is_signalled)
@@ -127,12 +126,12 @@ class Preemption(Observer):
             self._save_and_leave()
 
     def owed(self) -> dict[str, Any]:
-        """Return the checkpoint's record of the validation that did not take place."""
+        """Return the checkpoint's record of the validation that the signal prevents."""
         epoch_itr = self.trainer.epoch_itr
         return {"epoch": epoch_itr.epoch, "end_of_epoch": epoch_itr.end_of_epoch()}
 
     def _save_and_leave(self) -> None:
-        """Save, and end the training unless only its last validation is left."""
+        """Save, and end the run unless only its last validation remains."""
         settings, epoch_itr = self.trainer.cfg.optimization, self.trainer.epoch_itr
         update = self.trainer.get_num_updates()
         if update > self.trainer.saved:
@@ -144,7 +143,7 @@ class Preemption(Observer):
         self.is_ending = True
 
     def _save(self, update: int) -> None:
-        """Save all that fairseq saves as checkpoint_last.pt; exit if that fails."""
+        """Write checkpoint_last.pt with everything that fairseq saves; exit if that fails."""
         trainer, cfg = self.trainer, self.trainer.cfg.checkpoint
         problem = ""
         if cfg.no_save or cfg.no_save_optimizer_state:
@@ -154,8 +153,6 @@ class Preemption(Observer):
                 trainer.consolidate_optimizer()
                 if trainer.should_save_checkpoint_on_current_rank:
                     trainer.save_now(str(last_of(trainer)))
-                    if cfg.write_checkpoints_asynchronously:
-                        PathManager.async_close()
             except Exception as error:
                 logger.exception("no checkpoint was saved")
                 problem = f"{type(error).__name__}: {error}"

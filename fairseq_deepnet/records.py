@@ -25,7 +25,7 @@ Keys = Mapping[str, type | tuple[type, ...]]
 
 
 def strict(value: Any, digits: int = 17) -> Any:
-    """Return a value for strict JSON: non-finite numbers become words such as "nan" and "-inf"."""
+    """Return a value for strict JSON, with words such as "nan" for non-finite numbers."""
     if isinstance(value, dict):
         return {key: strict(item, digits) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -41,7 +41,7 @@ def write_record(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_record(path: Path, required: Keys | None = None, remedy: str = "") -> dict[str, Any]:
-    """Return a JSON object with the required keys; raise ValueError for anything else.
+    """Return a JSON object from a file; raise ValueError if it lacks a required key.
 
     Args:
         remedy: advice for a damaged record, such as "remove it to ...".
@@ -65,7 +65,7 @@ def fault_of(content: Any, required: Keys) -> str:
 
 
 def record_of(path: Path, request: Any, remedy: str) -> dict[str, Any] | None:
-    """Return the record in a file if it answers this request, and None otherwise."""
+    """Return the record in a file if it belongs to this request, and None otherwise."""
     record = read_record(path, remedy=remedy) if path.is_file() else {}
     return record if record.get("request") == request else None
 
@@ -74,7 +74,7 @@ def refuse_changed(folder: Path, files: Any, names: Iterable[str], record: Path)
     """Raise ValueError for the first file that has changed or disappeared since it was recorded.
 
     Args:
-        files: SHA-256 by name, from `record`; names that are not in it are skipped.
+        files: SHA-256 by name, from `record`; other names are skipped.
         names: names to compare.
     """
     if not isinstance(files, Mapping):
@@ -97,7 +97,7 @@ def refuse_changed(folder: Path, files: Any, names: Iterable[str], record: Path)
 
 @functools.lru_cache(maxsize=1024)
 def _known_sha256(path: Path, size: int, modified: int) -> str | None:
-    """Return the digest of a file, computed once per process for each version of the file."""
+    """Return a file's digest, which is computed once per process unless the file changes."""
     return sha256(path)
 
 
@@ -112,7 +112,7 @@ _DISTRIBUTIONS: Final = (
 
 
 def sha256(path: Path) -> str | None:
-    """Return the digest of a file, or None if it does not exist."""
+    """Return a file's SHA-256, or None if there is no such file."""
     if not path.is_file():
         return None
     with path.open("rb") as stream:
@@ -120,7 +120,7 @@ def sha256(path: Path) -> str | None:
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
-    """Return the identity of a file's content, which copies share."""
+    """Return size and digest of a file, which are equal for its copies."""
     status = path.stat()
     return {
         "bytes": status.st_size,
@@ -129,7 +129,7 @@ def fingerprint(path: Path) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of software that a result depends on; None for packages not installed."""
+    """Return the versions of the software that results depend on; None if not installed."""
     return {"python": platform.python_version()} | {n: installed(n) for n in _DISTRIBUTIONS}
 
 
@@ -142,12 +142,12 @@ def installed(name: str) -> str | None:
 
 
 def now() -> str:
-    """Return the current time in the format of records."""
+    """Return the current time, formatted for records."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def made_now() -> dict[str, Any]:
-    """Return the versions, commit and time of a record."""
+    """Return software versions, commit and time for a record."""
     return {"versions": versions(), "git": git_revision(), "made": now()}
 
 

@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints, which one run at a time uses and resumes from."""
+"""Locking and repair of --save-dir, the folder of a run's checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 REPAIRED: Final = "is damaged, missing or not the newest: resuming from"
 _LOCKS: Final[dict[Path, int]] = {}
-"""Folders locked by this process, with descriptors that stay open until it ends."""
+"""Folders that this process has locked, and their descriptors, which hold the locks."""
 
 
 def prepare_save_dir(trainer: Any) -> None:
@@ -88,14 +88,15 @@ def repair_last(folder: Path, only_damaged: bool = False, is_kept_up: bool = Tru
     """Replace a damaged or missing checkpoint_last.pt by the newest intact checkpoint.
 
     Args:
-        only_damaged: keep a missing checkpoint_last.pt missing.
+        only_damaged: do not replace a missing checkpoint_last.pt.
         is_kept_up: False with --no-last-checkpoints; a newer checkpoint then replaces an intact
             checkpoint_last.pt.
 
     Returns:
         The checkpoint that was copied, or None if no repair is needed or possible.
 
-    Raises ValueError if checkpoint_last.pt is damaged and no other checkpoint can be resumed from.
+    Raises:
+        ValueError: if checkpoint_last.pt is damaged and no other checkpoint can be resumed from.
     """
     last = folder / LAST
     damage, updates = None, 0

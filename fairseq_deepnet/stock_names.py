@@ -1,6 +1,6 @@
 """Options of fairseq-train that change no number.
 
-A training that was started with one value may resume with another; it is the same experiment.
+A run may resume with another value of such an option and is still the same experiment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ STOCK_NAMES: Final[Mapping[str, str]] = {
     "chunked_cross_entropy": "cross_entropy",
     "fused_adam": "adam",
 }
-"""Our criterions and optimisers -> fairseq's."""
+"""fairseq's name for each of our criterions and optimisers."""
 HARMLESS: Final = frozenset(
     {
         *("log_interval", "log_format", "num_workers", "no_progress_bar"),
@@ -26,7 +26,7 @@ _OPTIONS: Final = ("criterion", "optimizer")
 
 
 def in_stock_names(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of fairseq-train with fairseq's criterion and optimiser for ours."""
+    """Return fairseq-train options with the stock names of our criterions and optimisers."""
     return {
         name: STOCK_NAMES.get(value, value) if name in _OPTIONS else value
         for name, value in options.items()

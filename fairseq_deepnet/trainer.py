@@ -1,6 +1,6 @@
-"""fairseq's trainer with observers, atomic checkpoints and bit-equal resumption.
+"""A fairseq trainer with observers, atomic checkpoints and bit-identical resuming.
 
-DeepNetTrainer replaces fairseq's trainer for every architecture that is trained with the plugin.
+With the plugin, fairseq-train uses DeepNetTrainer for every architecture.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import fairseq.trainer
 import torch
 import torch.distributed as dist
 from fairseq import utils
-from fairseq.file_io import PathManager
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from torch import Tensor
 
@@ -39,18 +38,18 @@ from .save_dir import prepare_save_dir
 logger = logging.getLogger(__name__)
 
 SHARDS: Final = "num_shards"
-"""Key of a saved epoch iterator: number of processes that shared the batches."""
+"""Key in a saved epoch iterator for the number of processes that shared the batches."""
 PATIENCE: Final = "patience"
-"""Key of a checkpoint's extra state: the counters of --patience."""
+"""Key in a checkpoint's extra state for the counters of --patience."""
 CHECKPOINT_TIMEOUT: Final = timedelta(hours=6)
-"""Limit on waiting while another process reads or writes a checkpoint. Other collectives time out
-after 10 (NCCL) or 30 (gloo) minutes."""
+"""Time limit for waiting while another process reads or writes a checkpoint. Other collectives time
+out after 10 minutes (NCCL) or 30 minutes (gloo)."""
 BAD_EPOCHS: Final = "num_bad_epochs"
-"""Key of the state of reduce_lr_on_plateau, which fairseq does not save."""
+"""Key in a saved schedule for a counter of reduce_lr_on_plateau that fairseq does not save."""
 
 
 class DeepNetTrainer(fairseq.trainer.Trainer):
-    """fairseq's trainer, or a ShardedTrainer if --ddp-backend selects one.
+    """Trainer of fairseq-train; a ShardedTrainer with --ddp-backend fully_sharded.
 
     Attributes:
         epoch_itr: iterator over the training data; None before the checkpoint is loaded.
@@ -68,7 +67,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None
     ) -> None:
         self.refuse_options(cfg, model, criterion)
-        # other ranks cannot load rank 0's broadcast of it: torch loads only weights
+        # fairseq would broadcast a pickled checkpoint, which torch refuses to load
         cfg.checkpoint.load_checkpoint_on_all_dp_ranks = True
         super().__init__(cfg, task, model, criterion, quantizer)
         self.epoch_itr: Any = None
@@ -91,6 +90,9 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
             "--use-sharded-state: rank 0 writes one file": (
                 cfg.distributed_training.use_sharded_state
             ),
+            "--write-checkpoints-asynchronously: checkpoints are written atomically": (
+                cfg.checkpoint.write_checkpoints_asynchronously
+            ),
         }
         for message, is_set in refused.items():
             if is_set:
@@ -104,7 +106,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         improve(self._optimizer)
 
     def wrap_model(self) -> None:
-        """Do nothing; ShardedTrainer shards the model here, before observers are built."""
+        """Do nothing. ShardedTrainer shards the model here, before observers are built."""
 
     # Updates
 
@@ -133,7 +135,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
     def _aggregate_logging_outputs(
         self, logging_outputs: Any, *stats: Any, ignore: bool = False
     ) -> tuple[Any, Any]:
-        """Sum fairseq's statistics and, in the same message, the number of signalled processes."""
+        """Sum fairseq's statistics and the number of signalled processes in one collective."""
         own = float(preemption.signalled() is not None)
         outputs, (*sums, count) = super()._aggregate_logging_outputs(
             logging_outputs, *stats, own, ignore=ignore
@@ -142,19 +144,19 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         return outputs, sums
 
     def notify(self, event: str, *args: Any) -> None:
-        """Call all observers. One that raises is switched off, so that it cannot end the run."""
+        """Call all observers, and detach any that raises, so that it cannot end the run."""
         for observer in tuple(self.observers):
             try:
                 getattr(observer, event)(self, *args)
             except Exception:
                 name = type(observer).__name__
-                logger.warning("%s has failed and is switched off", name, exc_info=True)
+                logger.warning("%s failed and is switched off", name, exc_info=True)
                 self.observers.remove(observer)
                 observer.detach()
 
     @property
     def preemption(self) -> preemption.Preemption | None:
-        """Observer that ends the run after a signal."""
+        """The observer that ends the run after a signal, or None."""
         observers = [o for o in self.observers if isinstance(o, preemption.Preemption)]
         return observers[0] if observers else None
 
@@ -169,10 +171,10 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         shard_batch_itr: bool = True,
         disable_iterator_cache: bool = False,
     ) -> Any:
-        """Return the iterator over the training data, with batches that no interruption changes.
+        """Return an iterator over the training data whose batches no interruption changes.
 
-        fairseq builds batches that serve all epochs with the seed of the epoch in which the process
-        started, and the iterator's workers and order stay those of its first epoch.
+        If one iterator serves all epochs, fairseq seeds its batches with the epoch in which the
+        process started, and its workers keep the order of that epoch.
         """
         task, data = self.task, self.cfg.dataset
         if load_dataset:
@@ -186,7 +188,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
             )
         dataset = task.dataset(data.train_subset)
         if isinstance(task, TranslationMultiSimpleEpochTask):
-            # with --sampling-method RoundRobin it keeps one iterator over each epoch's own data
+            # with --sampling-method RoundRobin, fairseq would reuse the previous epoch's data
             task.dataset_to_epoch_iter.pop(dataset, None)
         rebuilt = disable_iterator_cache or data.update_epoch_batch_itr
         is_new = dataset not in task.dataset_to_epoch_iter
@@ -214,26 +216,22 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         return state
 
     def save_checkpoint(self, filename: str, extra_state: dict[str, Any]) -> str | None:
-        """Write a checkpoint with everything that a resumed run needs, atomically."""
+        """Atomically write a checkpoint with everything that a resumed run needs."""
         if not self.should_save_checkpoint_on_current_rank:
             return None
         extra = {**extra_state, PATIENCE: dict(_patience())}
         if "train_iterator" in extra:  # not in fairseq's crash.pt
             shards = {SHARDS: self.data_parallel_world_size}
             extra["train_iterator"] = {**extra["train_iterator"], **shards}
-        is_asynchronous = self.cfg.checkpoint.write_checkpoints_asynchronously
-        if is_asynchronous or not PathManager.supports_rename(filename):
-            path: str | None = super().save_checkpoint(filename, extra)
-        else:
-            path = str(Path(filename).absolute())
-            logger.info("Saving checkpoint to %s", path)
-            state = utils.move_to_cpu(self.state_dict())
-            state["extra_state"].update(extra)
-            save_with_retries(state, Path(filename))
-            logger.info("Finished saving checkpoint to %s", path)
+        path = Path(filename).absolute()
+        logger.info("Saving checkpoint to %s", path)
+        state = utils.move_to_cpu(self.state_dict())
+        state["extra_state"].update(extra)
+        save_with_retries(state, path)
+        logger.info("Finished saving checkpoint to %s", path)
         if "train_iterator" in extra and not self.cfg.checkpoint.no_save_optimizer_state:
             self.saved = self.get_num_updates()
-        return path
+        return str(path)
 
     def wait_for_checkpoint(self) -> None:
         """Wait until all processes have read or written their checkpoint."""
@@ -246,7 +244,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         self.is_saving = True
 
     def save_now(self, filename: str) -> None:
-        """Save the checkpoint that fairseq would write now, between two of its own."""
+        """Save the checkpoint that fairseq would write after the current update."""
         saver = fairseq.checkpoint_utils.save_checkpoint
         extra = {"train_iterator": self.epoch_itr.state_dict(), "val_loss": None}
         if hasattr(self.task, "get_checkpoint_dict"):
@@ -265,9 +263,9 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         optimizer_overrides: dict[str, Any] | None = None,
         reset_meters: bool = False,
     ) -> dict[str, Any] | None:
-        """Load a checkpoint of the same scheme, dictionaries and shapes.
+        """Load a checkpoint with the same scheme, dictionaries and shapes.
 
-        Options of the optimiser from the command line override those in the checkpoint.
+        Optimiser options from the command line override those in the checkpoint.
         """
         from .models.other_scheme import refuse_other_scheme  # imports the registered models
 
@@ -292,10 +290,10 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         return extra
 
     def before_reading(self, filename: str) -> None:
-        """Do nothing; every process reads the checkpoint itself."""
+        """Do nothing, as every process reads the whole checkpoint."""
 
     def starts_over(self, filename: str) -> bool:
-        """Return True if this run takes only the weights of a checkpoint."""
+        """Return True if the run loads only weights from this checkpoint."""
         return bool(filename == self.cfg.checkpoint.finetune_from_model)
 
     def _refuse_other_dictionaries(self, filename: str, reset_optimizer: bool) -> None:
@@ -312,7 +310,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
                 )
 
     def _apply_options(self, overrides: dict[str, Any]) -> None:
-        """Apply --adam-eps, --weight-decay and the like; the schedule applies --lr."""
+        """Apply options such as --adam-eps to the optimiser; the schedule applies --lr."""
         try:
             options = dict(self.optimizer.optimizer_config)
         except NotImplementedError:  # optimisers that fairseq composes from others
@@ -324,7 +322,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
     def _restore_schedule(self, extra: dict[str, Any]) -> None:
         """Restore the schedule's last validation loss and the bad epochs of reduce_lr_on_plateau.
 
-        fairseq saves at the end of an epoch and only then passes the loss to the schedule.
+        At the end of an epoch, fairseq saves before it passes the loss to the schedule.
         """
         plateau: Any = getattr(self.lr_scheduler, "lr_scheduler", None)
         if hasattr(plateau, BAD_EPOCHS):
@@ -335,7 +333,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
             self.lr_step(iterator["epoch"] - 1, loss)
 
     def resume(self, load: Callable[..., tuple[Any, Any]], **options: Any) -> tuple[Any, Any]:
-        """Load the newest checkpoint with fairseq's `load`, and restore the state that it omits."""
+        """Load the newest checkpoint, and restore the state that fairseq's `load` omits."""
         cfg = self.cfg.checkpoint
         prepare_save_dir(self)
         is_finetuned = bool(cfg.finetune_from_model) and not last_of(self).exists()
@@ -352,10 +350,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         return state, epoch_itr
 
     def _validate_owed(self, state: dict[str, Any]) -> None:
-        """Validate and save if a signal ended the run before fairseq did so.
-
-        fairseq validates and saves after an update, and a resumed run starts with the next update.
-        """
+        """Validate and save in place of fairseq, which a signal prevented from doing so."""
         program: Any = training_program()
         if program is None:
             return
@@ -383,7 +378,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         )
 
     def after_update(self, epoch_itr: Any) -> None:
-        """Handle an update that fairseq has logged, before it validates and saves."""
+        """Handle an update after fairseq has logged it and before fairseq validates."""
         self.epoch_itr = epoch_itr
         if self.preemption is not None:
             self.preemption.logged()
@@ -410,14 +405,14 @@ def _patience() -> dict[str, Any]:
 def build_observers(trainer: DeepNetTrainer) -> list[Observer]:
     """Return the observers of a new trainer.
 
-    Preemption covers every model. The monitor, the divergence watch and warnings about the
+    Preemption works with every model. The monitor, the divergence watch and warnings about the
     learning-rate schedule need the options of our models.
     """
     observers: list[Observer] = []
     if hasattr(trainer.cfg.model, "residual_scheme"):
         observers += _build_instruments(trainer)
     if preemption.listen():
-        # last, so that the others have written their records before it ends the run
+        # last, so that the other observers have written their records before the run ends
         observers.append(preemption.Preemption(trainer))
     return observers
 
@@ -437,12 +432,12 @@ def _build_instruments(trainer: DeepNetTrainer) -> list[Observer]:
             logger.warning("not monitored because the model is sharded: %s", ", ".join(unavailable))
     if quantities and trainer.is_data_parallel_master:
         observers.append(Monitor(quantities, trainer, folder))
-    # after the monitor: they may end the run, and the update's record must be written
+    # after the monitor, which must write the update's record before the watch may end the run
     return observers + watch.observers(trainer, folder)
 
 
 def install() -> None:
-    """Make fairseq-train build DeepNetTrainers and resume with them."""
+    """Make fairseq-train train and resume with DeepNetTrainer."""
     modules: tuple[Any, ...] = (fairseq.trainer, training_program())
     for module in filter(None, modules):
         module.Trainer = DeepNetTrainer
@@ -455,7 +450,7 @@ def install() -> None:
 
 
 def follow_training_program() -> None:
-    """Notify the trainer of fairseq-train's steps between two updates."""
+    """Make fairseq-train call the trainer before and after it validates and saves."""
     program: Any = training_program()
     if program is None or hasattr(program, "is_followed"):
         return

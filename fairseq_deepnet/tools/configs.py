@@ -30,8 +30,8 @@ Value = bool | int | float | str | None
 
 CONFIG_FOLDER: Final = RESOURCES / "configs"
 RECIPE_KEYS: Final = ("data", "global-batch-tokens", "preprocess", "vocabulary", "reference")
-"""Data folder, tokens of one update over all devices (524288 or 128 x 4096), script that builds the
-folder, entries of the dictionary (to plan without data), and source of the hyper-parameters."""
+"""Data folder, tokens per update over all devices (524288 or 128 x 4096), script that builds the
+folder, dictionary size (to plan without data), and source of the hyper-parameters."""
 _NOT_IN_FILES: Final = re.compile(
     r"(?!restore-file$).*(dir|file|path|repo|script|suffix)"
     r"|(aim|azureml|distributed|gpt2|wandb)-.*|.*plasma.*|bpe|profile|tokenizer"
@@ -39,16 +39,14 @@ _NOT_IN_FILES: Final = re.compile(
 
 
 def check_allowed(name: str, source: str) -> None:
-    """Refuse an option that a file may not set; `source` names the file."""
+    """Raise ConfigurationError for an option that no file may set; `source` names the file."""
     if _NOT_IN_FILES.fullmatch(name.lstrip("-").replace("_", "-")):
-        raise ConfigurationError(
-            f"{source}: {name} is no option that a file may set; give it on the command line"
-        )
+        raise ConfigurationError(f"{source}: no file may set {name}; give it on the command line")
 
 
 @dataclasses.dataclass
 class Config:
-    """A config with everything it builds on.
+    """A config, combined with the configs that it builds on.
 
     Attributes:
         name: stem of the file.
@@ -61,17 +59,17 @@ class Config:
     recipe: dict[str, Value]
 
     def to_yaml(self) -> str:
-        """Return one flat config file that is equivalent to all of them."""
+        """Return the config as one flat YAML file."""
         content = {**self.options, **({"recipe": self.recipe} if self.recipe else {})}
         return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
 
 
-# libyaml's, if available: a sweep of 120 cells reads a thousand files
+# libyaml's faster loader, if available, as a sweep of 120 cells reads a thousand files
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _StrictLoader(_Loader):  # type: ignore[misc]
-    """YAML in which a repeated key is an error."""
+    """YAML loader that refuses repeated keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]
@@ -86,12 +84,16 @@ def find_config(name: str, folder: Path = CONFIG_FOLDER) -> Path:
     for candidate in (Path(name), folder / name, folder / f"{name}.yaml"):
         if candidate.is_file():
             return candidate
-    there = ", ".join(sorted(path.stem for path in folder.glob("*.yaml"))) or "none"
-    raise FileNotFoundError(f"no config {name!r}: not a file, and configs/ holds {there}")
+    names = ", ".join(sorted(path.stem for path in folder.glob("*.yaml"))) or "none"
+    raise FileNotFoundError(f"there is no config {name!r}; configs/ contains {names}")
 
 
 def read_yaml(path: Path, what: str = "config", of: str = "option: value") -> dict[str, Any]:
-    """Return the mapping `of` keys and values in a file; ValueError if it is not a valid `what`."""
+    """Return the mapping in a YAML file.
+
+    Raises:
+        ValueError: if the file is not a valid `what`, which is a mapping `of`.
+    """
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
@@ -105,7 +107,7 @@ def read_yaml(path: Path, what: str = "config", of: str = "option: value") -> di
 
 
 def _plain(key: object, value: object, source: str) -> Value:
-    """Return a value as text for argparse; lists are joined by commas, as fairseq reads them."""
+    """Return a scalar, or a list joined with commas, as fairseq expects lists."""
     if isinstance(value, list) and all(isinstance(item, int | float | str) for item in value):
         return ",".join(map(str, value))
     if value is None or isinstance(value, bool | int | float | str):
@@ -116,9 +118,9 @@ def _plain(key: object, value: object, source: str) -> Value:
 
 
 def override(config: Config, content: Mapping[str, Any], source: str) -> None:
-    """Override options and `recipe` of a config by those of `content`; null removes an option.
+    """Override a config's options and recipe by `content`, whose null removes an option.
 
-    `source` is the file (or command line) of `content`. The `defaults` of `content` are ignored.
+    `source` names the file or command line in error messages. `defaults` in `content` is ignored.
     """
     length, before = content.get("max-update"), config.options.get("max-update")
     tied = before is not None and config.options.get("total-num-update") == before
@@ -170,15 +172,18 @@ def parse_value(text: str) -> Any:
     """Parse a value as YAML; raise ValueError if invalid."""
     try:
         return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{text!r}: {' '.join(str(error).split())}") from error
+    except yaml.YAMLError as error:
+        raise ValueError(f"{text!r} is not valid YAML") from error
 
 
 def load_config(name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_FOLDER) -> Config:
-    """Read a config with everything that it builds on, then apply `key=value` overrides.
+    """Read a config and the configs that it builds on, and apply `key=value` overrides.
 
-    Raises FileNotFoundError for a missing config or default, ValueError (with file and key) for a
-    malformed one. `check_options` checks names and values of the options.
+    `check_options` checks the names and values of the options.
+
+    Raises:
+        FileNotFoundError: if the config or one of its `defaults` is missing.
+        ValueError: with file and key, if a config is malformed.
     """
     path = find_config(name, folder)
     config = Config(path.stem, {}, {})
@@ -191,14 +196,14 @@ def load_config(name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_
 
 
 def recorded_config(run: Path) -> Config:
-    """Return the config that a run folder recorded, with the options of its command line."""
+    """Return the config recorded in a run folder, with the options of its command line."""
     config = Config("config", {}, {})
     _load_into(config, run / "config.yaml" if run.is_dir() else run, recorded=True)
     return config
 
 
 def to_arguments(options: Mapping[str, Value]) -> list[str]:
-    """Return fairseq-train's arguments: true becomes a flag, false and null are left out."""
+    """Return fairseq-train's arguments; true becomes a flag, and false and null are omitted."""
     arguments = []
     for key, value in options.items():
         if value is None or value is False:
@@ -213,8 +218,8 @@ def to_arguments(options: Mapping[str, Value]) -> list[str]:
 
 
 def check_options(config: Config) -> None:
-    """Raise ValueError, naming the option, if fairseq's own parser refuses a config's options."""
-    # with an equals sign, the message about a value names its option
+    """Raise ValueError, naming the option, if fairseq's parser refuses a config's options."""
+    # with an equals sign, a message about the value names the option
     words = [
         f"--{key}" if value is True else f"--{key}={value}"
         for key, value in config.options.items()

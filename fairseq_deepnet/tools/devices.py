@@ -11,17 +11,14 @@ DEVICE_GIB: Final = 80
 
 
 def all_cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def threads_of(processes: int, cores: int) -> int:
-    """Return the threads of each process: OMP_NUM_THREADS if set, otherwise its share of the cores.
-
-    A sweep sets OMP_NUM_THREADS for its cells.
-    """
+    """Return the threads per process: OMP_NUM_THREADS if set, or else a share of the cores."""
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return int(limit) if limit.isdecimal() and int(limit) else max(1, cores // processes)
 
@@ -47,29 +44,29 @@ class Devices:
 
 
 def choose_devices(
-    wanted: str, cpu_processes: int, nodes: int, visible: int, elsewhere: bool = False
+    gpus: str, cpu_processes: int, nodes: int, visible: int, elsewhere: bool = False
 ) -> Devices:
     """Return the devices to train on.
 
     Args:
-        wanted: a number of GPUs per node, or "all" for all visible GPUs
+        gpus: number of GPUs per node, or "all" for all visible GPUs
         cpu_processes: processes per node without GPUs
         nodes: number of nodes
         visible: GPUs of this machine
-        elsewhere: the devices belong to another machine, so `wanted` may exceed `visible`
+        elsewhere: True for devices of another machine, so that `gpus` may exceed `visible`
     """
     if min(cpu_processes, nodes) < 1:
         raise ValueError(f"NODES={nodes}, CPU_PROCESSES={cpu_processes}: at least 1 is needed")
-    if wanted != "all" and not wanted.isdecimal():
-        raise ValueError(f"GPUS={wanted}: a number is expected; 0 trains on the CPU")
-    gpus = visible if wanted == "all" else int(wanted)
-    if gpus > visible and not elsewhere:
-        raise ValueError(f"GPUS={gpus}, but only {visible} visible; 0 trains on the CPU")
-    return Devices(gpus, 1 if gpus else cpu_processes, nodes)
+    if gpus != "all" and not gpus.isdecimal():
+        raise ValueError(f"GPUS={gpus}: a number is expected; 0 trains on the CPU")
+    number = visible if gpus == "all" else int(gpus)
+    if number > visible and not elsewhere:
+        raise ValueError(f"GPUS={number}, but only {visible} visible; 0 trains on the CPU")
+    return Devices(number, 1 if number else cpu_processes, nodes)
 
 
 def visible_gpus() -> list[str]:
-    """Return the names of this machine's GPUs in CUDA_VISIBLE_DEVICES."""
+    """Return this machine's GPUs as CUDA_VISIBLE_DEVICES names them."""
     import torch
 
     return [_gpu_name(number) for number in range(torch.cuda.device_count())]
@@ -81,10 +78,10 @@ def _gpu_name(number: int) -> str:
 
 
 def use_gpu(number: int | None) -> None:
-    """Make one GPU or none visible to this process, before torch first uses a device."""
+    """Make only one GPU, or none, visible to this process, before torch first uses a device."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "" if number is None else _gpu_name(number)
 
 
 def machine_gib() -> float:
-    """Return the memory of this machine, which training on the CPU uses."""
+    """Return this machine's main memory in GiB."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

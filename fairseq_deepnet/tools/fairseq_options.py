@@ -18,12 +18,12 @@ from fairseq_deepnet.errors import explain_usage
 from fairseq_deepnet.files import PACKAGE
 
 MODEL_GROUP: Final = "Model-specific configuration"
-"""The heading under which fairseq lists the options of an architecture."""
+"""Heading under which fairseq lists the options of an architecture."""
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress warnings, and fairseq's messages below errors."""
+    """Suppress Python warnings, and log messages below the level of errors."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
@@ -39,10 +39,10 @@ def _parse(
     """Return fairseq's parser and the parsed arguments; raise ValueError if fairseq would exit."""
     from fairseq import options
 
-    # fairseq imports the models of a --user-dir only together with the package
+    # fairseq imports a user-dir's models only if the package is not imported yet
     import fairseq_deepnet.models  # noqa: F401
 
-    # otherwise they warn on every call that this package "has already been imported"
+    # these warn on every call that the package "has already been imported"
     for noisy in ("fairseq.utils", "hydra"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     parser = options.get_generation_parser() if generation else options.get_training_parser()
@@ -69,9 +69,12 @@ def parse_generation(arguments: Sequence[str]) -> Any:
 
 
 def read_options(words: Sequence[str]) -> dict[str, bool | int | str]:
-    """Return the options on a command line by name, as in a config; switches are true.
+    """Return the options on a command line by name, as in a config, with true for switches.
 
-    fairseq's parser checks names and values later. Raises ValueError for a word without an option.
+    fairseq's parser checks names and values later.
+
+    Raises:
+        ValueError: if a word belongs to no option.
     """
     options: dict[str, bool | int | str] = {}
     rest = list(words)
@@ -92,7 +95,7 @@ def read_options(words: Sequence[str]) -> dict[str, bool | int | str]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet options`."""
     parser.add_argument(
-        "arch", nargs="?", default="deepnet_transformer", help="as after --arch (%(default)s)"
+        "arch", nargs="?", default="deepnet_transformer", help="architecture (%(default)s)"
     )
 
 

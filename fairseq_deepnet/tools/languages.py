@@ -1,4 +1,4 @@
-"""Facts about each language: names in the corpora, script, tokenisation, amount of text.
+"""Facts about languages: names in the corpora, script, tokenisation and amount of text.
 
 The facts are in languages.yaml, whose header explains the columns.
 """
@@ -17,18 +17,18 @@ FILE: Final = Path(__file__).with_name("languages.yaml")
 
 @dataclass(frozen=True)
 class Language:
-    """A language; a fact is None if a corpus or library lacks the language.
+    """Facts about a language; None if a corpus or library lacks the language.
 
     Args:
-        code: this project's code, which is OPUS-100's if that has the language
+        code: this project's code, equal to OPUS-100's code if there is one
         name: English name
         script: ISO 15924
-        bleu: sacreBLEU's tokenizer for it
-        flores101: its name in Flores-101
-        m2m100: its code in M2M-100
-        opus100: training lines of its pair with English in OPUS-100
-        langid: its label in py3langid
-        ted: its column in the TED talks of Qi et al. 2018, for the 28 languages that are scored
+        bleu: tokenizer of sacreBLEU
+        flores101: name in Flores-101
+        m2m100: code in M2M-100
+        opus100: training lines paired with English in OPUS-100
+        langid: label in py3langid
+        ted: column in the TED talks of Qi et al. (2018), for the 28 languages that are scored
         also: other spellings of the code
     """
 
@@ -46,7 +46,7 @@ class Language:
 
 @functools.cache
 def languages() -> dict[str, Language]:
-    """Return every language by its code, in alphabetical order."""
+    """Return all languages by code, in alphabetical order."""
     table = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     return {
         code: Language(code, **{**entry, "also": tuple(entry.get("also", ()))})
@@ -56,7 +56,7 @@ def languages() -> dict[str, Language]:
 
 @functools.cache
 def find(code: str) -> Language | None:
-    """Return the language of a code of OPUS-100, Flores-101, M2M-100 or WMT; None if unknown."""
+    """Return the language with a code of OPUS-100, Flores-101, M2M-100 or WMT, or None."""
     if entry := languages().get(code):
         return entry
     for entry in languages().values():

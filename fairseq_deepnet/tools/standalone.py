@@ -1,4 +1,4 @@
-"""Models without a corpus, built from an arch's name and options as fairseq builds them."""
+"""Models built without a corpus, from the name and options of an architecture."""
 
 from argparse import Namespace
 from typing import Any
@@ -16,9 +16,10 @@ from fairseq_deepnet.tools.fairseq_options import quiet
 
 
 class VocabularyTask:
-    """The part of a fairseq task that a model needs: two dictionaries, which are equal here.
+    """Task with two equal dictionaries, which is all that a fairseq model needs.
 
-    `vocabulary` is the number of entries, including fairseq's four special symbols.
+    Args:
+        vocabulary: number of entries, including fairseq's four special symbols.
     """
 
     def __init__(self, vocabulary: int) -> None:
@@ -28,7 +29,7 @@ class VocabularyTask:
 
 
 def usual_task(arch: str) -> str:
-    """Return the fairseq task for models of this arch."""
+    """Return the usual fairseq task of an architecture."""
     model: Any = ARCH_MODEL_REGISTRY.get(arch, object)
     if issubclass(model, RobertaModel):
         return "masked_lm"
@@ -38,11 +39,16 @@ def usual_task(arch: str) -> str:
 def build_from_arguments(args: Namespace, vocabulary: int, target: int | None = None) -> Any:
     """Build the model described by fairseq-train's parsed arguments.
 
-    `vocabulary` is the number of entries of the dictionary, `target` that of a different target
-    dictionary. Raises ValueError for an unknown arch and for options that its model refuses.
+    Args:
+        args: the parsed arguments.
+        vocabulary: number of entries in the dictionary.
+        target: number of entries in a different target dictionary.
+
+    Raises:
+        ValueError: if the architecture is unknown or refuses its options.
     """
     if args.arch not in ARCH_CONFIG_REGISTRY:
-        raise ValueError(f"arch {args.arch} is known neither to fairseq nor to this plugin")
+        raise ValueError(f"neither fairseq nor this plugin has the architecture {args.arch}")
     task: Any = VocabularyTask(vocabulary)
     task.dictionary = task.source_dictionary
     if target not in (None, vocabulary):

@@ -67,7 +67,10 @@ def test_the_last_ones_are_the_latest_by_updates_each_counted_once(tmp_path: Pat
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        (state(2, {"v": torch.ones(2)}), r"b\.pt is a different model from .*: v is \(2,\), not None"),
+        (
+            state(2, {"v": torch.ones(2)}),
+            r"b\.pt is a different model from .*: v is \(2,\), not None",
+        ),
         (state(2, {"w": torch.ones(3)}), r"w is \(3,\), not \(2,\)"),
         (state(2, {"w": torch.ones(2)}, encoder_layers=3), "encoder_layers is 3, not 2"),
         (state(2, {"w": torch.ones(2)}, arch="transformer"), "arch is 'transformer'"),

@@ -85,8 +85,8 @@ def test_arguments_are_flags_values_and_nothing_for_false() -> None:
         ("lr: [1\n", r"c\.yaml: not a valid config"),
         ("recipe:\n  dta: x\n", r"c\.yaml: recipe: unknown key 'dta'"),
         ("defaults: base\n", r"c\.yaml: defaults: expected a list"),
-        ("1: 2\n", r"c\.yaml: '1': an option's name is a word"),
-        ("user-dir=/x: true\n", r"c\.yaml: 'user-dir=/x': an option's name is a word"),
+        ("1: 2\n", r"c\.yaml: '1': an option's name is one word"),
+        ("user-dir=/x: true\n", r"c\.yaml: 'user-dir=/x': an option's name is one word"),
         ("encoder-layers: exit()\n", r"c\.yaml: encoder-layers is 'exit\(\)'"),
     ],
 )
@@ -121,7 +121,7 @@ def test_a_file_sets_only_what_a_recipe_needs_and_the_command_line_more(
 ) -> None:
     write(tmp_path, "strange", f"lr: 0.1\n{line.format(place=tmp_path / 'mark')}\n")
     path = write(tmp_path, "mine", "defaults: [strange]\narch: transformer\n")
-    with pytest.raises(ValueError, match=r"strange\.yaml: .* is no option that a file may set"):
+    with pytest.raises(ValueError, match=r"strange\.yaml: no file may set "):
         load_config(path)
     assert load_config("multi30k", ["log-file=x"]).options["log-file"] == "x"
 

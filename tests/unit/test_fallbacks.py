@@ -30,7 +30,7 @@ def test_steps_multiply_the_options_of_each_start() -> None:
     "text", ["", "lr*0.5,,lr*0.5", "lr/2", "lr*half", "lr*0", "lr=0.1", "encoder-layers*2"]
 )
 def test_other_steps_are_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"--fallbacks: .* is no step; write OPTION"):
+    with pytest.raises(ConfigurationError, match=r"--fallbacks: .* is not a step; write OPTION"):
         fallbacks.parse(text)
 
 

@@ -166,11 +166,14 @@ def test_a_definition_that_is_wrong_names_file_and_key(
     ("line", "said"),
     [
         ("settings: {scheme: {pre-ln: {PATH: /strange}}}", "main: settings: PATH: a sweep may set"),
-        ("settings: {scheme: {pre-ln: {user-dir: /x}}}", "user-dir is no option that a file may"),
-        ("options: {log-file: /strange}", "log-file is no option that a file may set"),
-        ("options: {distributed-init-method: file:///x}", "distributed-init-method is no option"),
+        ("settings: {scheme: {pre-ln: {user-dir: /x}}}", "no file may set user-dir"),
+        ("options: {log-file: /strange}", "no file may set log-file"),
+        (
+            "options: {distributed-init-method: file:///x}",
+            "no file may set distributed-init-method",
+        ),
         ("score: {BASH_ENV: /strange}", "main: score: BASH_ENV: a sweep may set"),
-        ("score: {results-path: /strange}", "results-path is no option that a file may set"),
+        ("score: {results-path: /strange}", "no file may set results-path"),
     ],
 )
 def test_a_definition_sets_only_what_a_recipe_needs(line: str, said: str, small: Path) -> None:

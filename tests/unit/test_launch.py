@@ -60,7 +60,7 @@ def test_a_batch_that_does_not_divide_is_rounded_to_the_nearest_and_says_so(
 ) -> None:
     batch = launch.split_batch(128 * 4096, 4096, devices)
     assert batch.update_freq == update_freq
-    assert f"rounded: the recipe wants 524,288, {off} %" in str(batch)
+    assert f"rounded from 524,288, {off} %" in str(batch)
 
 
 def test_all_visible_gpus_are_the_default() -> None:

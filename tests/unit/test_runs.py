@@ -177,9 +177,9 @@ def test_a_second_start_in_a_new_folder_leaves_the_record_of_the_first(
 ) -> None:
     """The lock is taken before anything is planned, also where there is no folder yet."""
     monkeypatch.setattr(train, "ENDING", 0.0)
-    with train._locked(record.run, wanted=True):
+    with train._locked(record.run, needed=True):
         assert record("--lr", "0.2") is None
-        assert "another training uses" in record.output
+        assert "another process uses" in record.output
         assert [path.name for path in record.run.iterdir()] == [".lock"]
     assert record() is not None
 
@@ -268,15 +268,15 @@ def test_a_damaged_last_checkpoint_is_fixed(record: Recorder) -> None:
         (["--lr"], {}, "--lr: expected one argument"),
         (["--lr", "fast"], {}, "--lr: invalid value: 'fast'"),
         (["stray"], {}, "'stray' belongs to no option"),
-        (["--save-dir", "x"], {}, "save-dir: deepnet train sets this itself, by RUN"),
+        (["--save-dir", "x"], {}, "save-dir: deepnet train sets this option from RUN"),
         ([], {"gpus": "64"}, "GPUS=64, but only"),
         ([], {"nodes": "0"}, "at least 1 is needed"),
-        (["--on-divergence=fallback", "--fallbacks=lr/2"], {}, "'lr/2' is no step"),
+        (["--on-divergence=fallback", "--fallbacks=lr/2"], {}, "'lr/2' is not a step"),
         (["--fallbacks=lr*0.5"], {}, "--fallbacks needs --on-divergence fallback"),
         ([], {"nodes": "2"}, "NODES=2: run this on every node with NODE_RANK=0 to 1"),
         ([], {"precision": "fp16"}, "PRECISION=fp16 needs a GPU"),
         ([], {"data": "/nowhere"}, "no training data in /nowhere: correct DATA (--data) or run"),
-        ([], {"config": "multi40k"}, "configs/ holds"),
+        ([], {"config": "multi40k"}, "configs/ contains"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_run_folder(

@@ -1,1 +1,1 @@
-"""Training runs: plan, records, launch, signals and fallbacks."""
+"""Training runs: planning, records, launching, signals and fallbacks."""

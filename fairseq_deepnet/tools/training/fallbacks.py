@@ -1,10 +1,10 @@
-"""--on-divergence fallback: roll back a diverged run and change its options step by step.
+"""Rollback of a diverged run, with options that change step by step (--on-divergence fallback).
 
     --fallbacks "lr*0.5, lr*0.5, update-freq*2"
 
-Commas separate the steps. Each multiplies one option by a factor, in addition to the previous
-steps. fallback.json in the run folder records the steps rather than their results. They are applied
-to the options of each start, so the number of devices, and thus update-freq, may still change.
+Commas separate the steps. Each step multiplies one option by a factor, after all previous steps.
+fallback.json in the run folder records the steps instead of their results. The steps apply to the
+options of each start, so the number of devices, and thus update-freq, may still change.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from fairseq_deepnet.records import read_record, write_record
 
 NAME: Final = "fallback.json"
 ADJUSTABLE: Final = ("lr", "update-freq", "warmup-updates", "clip-norm", "dropout", "weight-decay")
-"""Options that a step may change: all other options would change the model or its data."""
+"""Options that a step may change; other options would change the model or its data."""
 _STEP: Final = re.compile(rf"({'|'.join(ADJUSTABLE)})\*(?=.*[1-9])\d+(\.\d+)?")
 
 
 def parse(text: str) -> list[str]:
     """Return the steps of --fallbacks, each as "option*factor".
 
-    Raises ConfigurationError for another form, option or factor.
+    Raises:
+        ConfigurationError: if a step has another form, option or factor.
     """
     steps = [step.strip() for step in text.split(",")]
     for step in steps:
         if not _STEP.fullmatch(step):
             raise ConfigurationError(
-                f"--fallbacks: {step!r} is no step; write OPTION*FACTOR, such as lr*0.5, with"
-                f" commas between the steps and one of the options {', '.join(ADJUSTABLE)}"
+                f"--fallbacks: {step!r} is not a step; write OPTION*FACTOR, such as lr*0.5, with"
+                f" commas between steps and one of the options {', '.join(ADJUSTABLE)}"
             )
     return steps
 
@@ -43,7 +44,8 @@ def parse(text: str) -> list[str]:
 def arguments(steps: Sequence[str], options: Mapping[str, Any]) -> list[str]:
     """Return the options that the steps add to a command line with these parsed options.
 
-    Raises ConfigurationError for an option that is not set.
+    Raises:
+        ConfigurationError: if the run does not set an option.
     """
     changed: dict[str, list[int | float]] = {}
     for step in steps:
@@ -58,31 +60,31 @@ def arguments(steps: Sequence[str], options: Mapping[str, Any]) -> list[str]:
             else number * float(factor)
             for number in before
         ]
-    # ten digits: 0.009 * 0.5 is not to read 0.0045000000000000005
+    # ten digits, so that 0.009 * 0.5 does not become 0.0045000000000000005
     return [f"--{name}={','.join(f'{n:.10g}' for n in changed[name])}" for name in changed]
 
 
 def read(run: Path) -> list[dict[str, Any]]:
-    """Return the fallbacks that a run has taken: change, update of the rollback, divergence."""
+    """Return a run's fallbacks, each with its change, update of the rollback and divergence."""
     if not (run / NAME).is_file():
         return []
-    remedy = "remove it to train without the fallbacks taken so far"
+    remedy = "remove it to train without the earlier fallbacks"
     return list(read_record(run / NAME, {"history": list}, remedy)["history"])
 
 
-def describe(taken: Sequence[Mapping[str, Any]]) -> str:
-    """Describe the last of the fallbacks."""
-    update = taken[-1]["from_update"]
+def describe(history: Sequence[Mapping[str, Any]]) -> str:
+    """Describe the last of a run's fallbacks."""
+    update = history[-1]["from_update"]
     place = f"update {update:,}" if update else "the beginning (no earlier checkpoint)"
-    return f"fallback {len(taken)}: starting again from {place} with {taken[-1]['change']}"
+    return f"fallback {len(history)}: starting again from {place} with {history[-1]['change']}"
 
 
 def take(run: Path, change: str, ended: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Roll a run back and record a fallback; return all fallbacks.
 
-    Later checkpoints and unreadable ones are moved aside; the newest remaining one becomes
-    checkpoint_last.pt. The record is written last: if the process is killed before that, the next
-    start repeats the fallback.
+    Later and unreadable checkpoints are moved aside, and the newest remaining checkpoint becomes
+    checkpoint_last.pt. The record is written last, so the next start repeats a fallback that was
+    killed.
 
     Args:
         run: the run folder
@@ -93,10 +95,10 @@ def take(run: Path, change: str, ended: Mapping[str, Any]) -> list[dict[str, Any
     from fairseq_deepnet.divergence.watch import newest_before, resumable
     from fairseq_deepnet.monitoring import records
 
-    taken, save_dir = read(run), run / "checkpoints"
+    history, save_dir = read(run), run / "checkpoints"
     source = newest_before(save_dir, ended.get("started", ended["update"]))
     update = source[0] if source else 0
-    folders = (save_dir / f"diverged_{number}" for number in itertools.count(len(taken) + 1))
+    folders = (save_dir / f"diverged_{number}" for number in itertools.count(len(history) + 1))
     aside = next(folder for folder in folders if not folder.exists())
     aside.mkdir(parents=True)
     if (run / records.NAME).is_file():  # the next attempt repeats these updates
@@ -107,6 +109,6 @@ def take(run: Path, change: str, ended: Mapping[str, Any]) -> list[dict[str, Any
     if source and not (save_dir / LAST).is_file():
         copy_checkpoint(source[1], save_dir / LAST)
     event = {key: ended[key] for key in ("update", "kind", "started") if key in ended}
-    taken.append({"change": change, "from_update": update, "event": event})
-    write_record(run / NAME, {"history": taken})
-    return taken
+    history.append({"change": change, "from_update": update, "event": event})
+    write_record(run / NAME, {"history": history})
+    return history

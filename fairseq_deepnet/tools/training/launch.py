@@ -1,12 +1,12 @@
-"""Options that depend on the devices: share of the global batch, precision, and the launcher.
+"""Options that depend on the devices: share of the global batch, precision and launcher.
 
-A single process is fairseq-train itself; several are started by torchrun. It passes signals on,
-ends all processes when one fails, and sets the variables that fairseq reads (RANK, WORLD_SIZE,
+A single process is fairseq-train itself. torchrun starts several processes, forwards signals, ends
+all processes if one fails, and sets the variables that fairseq reads (RANK, WORLD_SIZE,
 MASTER_ADDR):
 
-- one node: torchrun --standalone
-- several: the same command on every node, with NODE_RANK and MASTER_ADDR
-- SLURM: srun starts one torchrun per node; they meet at the job's first node
+- On one node, the command is torchrun --standalone.
+- On several nodes, users start the same command on each node, with NODE_RANK and MASTER_ADDR.
+- In a SLURM job, srun starts one torchrun per node. They connect through the job's first node.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ LAUNCHERS: Final = ("auto", "torchrun", "slurm")
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Entry points of the supervisor, without importing torch or fairseq."""
+    """Plan for the supervisor, which imports neither torch nor fairseq."""
 
     status: int = 0  # exit status if there is no command
     command: tuple[str, ...] = ()  # fairseq-train or its launcher, with all options
-    max_update: int = 0  # last update of the run; 0 if unknown
-    falls_back: bool = False  # a divergence is followed by another plan
+    max_update: int = 0  # last update of the run, or 0 if unknown
+    falls_back: bool = False  # after a divergence, another plan follows
 
 
 def parse_tokens(value: object) -> int:
-    """Return the tokens of 524288 or "128 x 4096"."""
+    """Return the number of tokens in a text such as 524288 or "128 x 4096"."""
     factors = re.split(r"\s*[x*×]\s*", str(value).strip())
     if not all(factor.isdecimal() and int(factor) > 0 for factor in factors):
         raise ValueError(
@@ -51,42 +51,44 @@ class Batch:
     max_tokens: int
     update_freq: int
     devices: int
-    wanted: int
+    target: int
 
     @property
     def tokens(self) -> int:
-        """Tokens of one update over all devices."""
+        """Tokens per update over all devices."""
         return self.max_tokens * self.update_freq * self.devices
 
     def __str__(self) -> str:
         parts = f"{self.max_tokens:,} tokens x {self.devices} x update-freq {self.update_freq}"
         text = f"{self.tokens:,} tokens per update = {parts}"
-        if self.tokens != self.wanted:
-            off = 100 * (self.tokens - self.wanted) / self.wanted
-            text += f" (rounded: the recipe wants {self.wanted:,}, {off:+.1f} %)"
+        if self.tokens != self.target:
+            off = 100 * (self.tokens - self.target) / self.target
+            text += f" (rounded from {self.target:,}, {off:+.1f} %)"
         return text
 
 
-def split_batch(wanted: int, max_tokens: int, devices: int) -> Batch:
-    """Distribute `wanted` tokens per update over devices that hold `max_tokens` each.
+def split_batch(target: int, max_tokens: int, devices: int) -> Batch:
+    """Distribute `target` tokens per update over devices that process `max_tokens` at once.
 
-    If a single step of all devices exceeds `wanted`, each takes an equal, smaller share. Otherwise
-    update-freq is rounded to the nearest integer.
+    If one step of all devices exceeds `target`, each device receives an equal, smaller share.
+    Otherwise update-freq is rounded to the nearest integer.
     """
-    if wanted < devices:
-        raise ValueError(f"{wanted} tokens cannot be shared among {devices} devices")
-    if max_tokens * devices > wanted:
-        return Batch(wanted // devices, 1, devices, wanted)
-    update_freq = max(1, round(wanted / (max_tokens * devices)))
-    return Batch(max_tokens, update_freq, devices, wanted)
+    if target < devices:
+        raise ValueError(f"{target} tokens cannot be shared among {devices} devices")
+    if max_tokens * devices > target:
+        return Batch(target // devices, 1, devices, target)
+    update_freq = max(1, round(target / (max_tokens * devices)))
+    return Batch(max_tokens, update_freq, devices, target)
 
 
 def precision_arguments(precision: str, has_gpus: bool, elsewhere: bool = False) -> list[str]:
-    """Return fairseq-train's option for a precision; "auto" selects bf16 or else fp16 on GPUs.
+    """Return fairseq-train's option for a precision.
 
-    GPUs `elsewhere` than on this machine are assumed to support bf16, as all since 2020 do.
+    "auto" selects fp32 on CPUs, bf16 on GPUs that support it, and fp16 on other GPUs. GPUs
+    `elsewhere` are assumed to support bf16, like all GPUs since 2020.
 
-    Raises ValueError for fp16 on the CPU.
+    Raises:
+        ValueError: for fp16 on a CPU.
     """
     if precision == "fp32" or (precision == "auto" and not has_gpus):
         return []
@@ -108,10 +110,10 @@ class Launcher:
         devices: devices of each node, and the number of nodes.
         node_rank: index of this node, from 0 (torchrun).
         address: host of node 0, reachable from all nodes; empty for one node.
-        port: port of that host.
+        port: port on that host.
         job: SLURM's job number.
-        cores: cores of each SLURM task; a job step does not inherit them from its job.
-        grace: seconds that processes have to exit after a signal.
+        cores: cores per SLURM task, which a job step does not inherit from its job.
+        grace: seconds until processes must have exited after a signal.
     """
 
     name: str
@@ -126,18 +128,18 @@ class Launcher:
     def arguments(self, sharded: bool = False) -> list[str]:
         """Return fairseq-train's options for the devices, the same on every node.
 
-        On the CPU, the pytorch_ddp backend does not start. legacy_ddp with gloo does, and so does
-        fully_sharded, if the model is `sharded`.
+        CPUs need the backend legacy_ddp, or fully_sharded for a `sharded` model, because
+        pytorch_ddp does not start there.
         """
         world = ["--distributed-world-size", str(self.devices.total)]
         if self.devices.total == 1:
             return world if self.devices.gpus else ["--cpu", *world]
-        # otherwise rank 0 sends the others classes that torch refuses to unpickle
+        # otherwise rank 0 sends classes that torch refuses to unpickle on other ranks
         world.append("--load-checkpoint-on-all-dp-ranks")
         if self.devices.gpus:
             return world
         backend = "fully_sharded" if sharded else "legacy_ddp"
-        # fairseq's own reading of torchrun's variables divides by the number of GPUs
+        # fairseq divides by the number of GPUs when it reads torchrun's variables
         rendezvous = ["--distributed-init-method", "env://", "--distributed-rank=-1"]
         cpu = ["--cpu", "--ddp-backend", backend, "--distributed-backend", "gloo"]
         return [*world, *cpu, "--distributed-no-spawn", "--device-id", "0", *rendezvous]
@@ -161,13 +163,13 @@ class Launcher:
             words += [f"--nnodes={nodes}", f"--node-rank={self.node_rank}"]
             words += [f"--master-addr={self.address}", f"--master-port={self.port}"]
         words.append(f"--shutdown-timeout={self.grace}")
-        # srun passes SIGUSR1 on, and kills its tasks at SIGTERM
+        # srun forwards SIGUSR1 but kills its tasks on SIGTERM
         words.append("--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1")
         return [*words, "--no-python"]
 
 
 def choose_launcher(
-    wanted: str,
+    name: str,
     devices: Devices,
     environment: Mapping[str, str],
     node_rank: int | None = None,
@@ -177,19 +179,23 @@ def choose_launcher(
     """Return the launcher; "auto" with several nodes follows `environment`.
 
     Args:
-        wanted: one of LAUNCHERS
-        environment: MASTER_ADDR, MASTER_PORT and SLURM's variables are read
-        is_dry: nothing is started, so the addresses of nodes may be missing
+        name: one of LAUNCHERS
+        devices: devices of each node, and the number of nodes
+        environment: variables, of which MASTER_ADDR, MASTER_PORT and SLURM's are read
+        node_rank: index of this node, from 0
+        grace: seconds until processes must have exited after a signal
+        is_dry: True if nothing is started, so that node addresses may be missing
 
-    Raises ValueError, naming the variable that is missing or contradicts another.
+    Raises:
+        ValueError: naming the variable that is missing or contradicts another.
     """
     if node_rank is not None and not 0 <= node_rank < devices.nodes:
         raise ValueError(f"NODE_RANK={node_rank}: NODES={devices.nodes} are numbered from 0")
     job, address = environment.get("SLURM_JOB_ID", ""), environment.get("MASTER_ADDR", "")
     port = environment.get("MASTER_PORT", "29500")
-    if wanted == "slurm" or (wanted == "auto" and devices.nodes > 1 and job and not address):
+    if name == "slurm" or (name == "auto" and devices.nodes > 1 and job and not address):
         if not devices.gpus:
-            raise ValueError("LAUNCHER=slurm needs GPUs; set GPUS=N, those of each node")
+            raise ValueError("LAUNCHER=slurm needs GPUs; set GPUS=N, the number per node")
         if not job and not is_dry:
             raise ValueError("LAUNCHER=slurm: no SLURM job; use sbatch scripts/slurm_train.sbatch")
         address = "FIRST_NODE"

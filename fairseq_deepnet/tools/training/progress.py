@@ -1,6 +1,6 @@
-"""fairseq-train's log as short lines on the screen.
+"""Short lines on the screen for fairseq-train's log, which contains everything.
 
-The log contains everything. Unknown lines are shown unchanged, because they may explain a crash.
+Unknown lines are shown unchanged, because they may explain a crash.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _VALUES: Final = {
 
 
 class Progress:
-    """Selects and shortens the lines of a log.
+    """Filter that selects and shortens the lines of a log.
 
     Args:
-        max_update: last update of the run, for the remaining time; 0 if unknown
+        max_update: last update of the run, or 0 if unknown, for the remaining time
 
     Attributes:
         updates: the last update in the log
@@ -39,11 +39,11 @@ class Progress:
     def __init__(self, max_update: int = 0) -> None:
         self.max_update, self.updates = max_update, 0
         self.first: tuple[float, int] | None = None  # time and update of the first interval
-        self.is_shown = False  # the line before
+        self.is_shown = False  # True if the previous line was shown
         self.rest = b""
 
     def read(self, log: BinaryIO, is_over: bool = False) -> list[str]:
-        """Return the lines to print for complete lines added to the log, or all if `is_over`."""
+        """Return the lines to print for new complete lines of the log, or all if `is_over`."""
         *lines, self.rest = (self.rest + log.read()).split(b"\n")
         if is_over and self.rest:
             lines.append(self.rest)
@@ -69,7 +69,7 @@ class Progress:
         try:
             values = json.loads(text)
         except ValueError:
-            return None  # the configuration, as Python prints a dictionary
+            return None  # the configuration, printed as a Python dictionary
         self.updates = int(float(values.get("num_updates") or values.get(f"{name}_num_updates", 0)))
         if name == "train_inner":
             return self._show_interval(values)
@@ -84,6 +84,6 @@ class Progress:
         parts += [_VALUES[key].format(float(values[key])) for key in _VALUES if key in values]
         start, before = self.first = self.first or (now, updates)
         if self.max_update and updates > before:  # at the speed since the first interval
-            left = (now - start) / (updates - before) * max(0, self.max_update - updates)
-            parts.append(f"left {timedelta(seconds=int(left))}")
+            remaining = (now - start) / (updates - before) * max(0, self.max_update - updates)
+            parts.append(f"left {timedelta(seconds=int(remaining))}")
         return "  ".join(parts)

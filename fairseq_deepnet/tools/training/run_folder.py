@@ -1,4 +1,4 @@
-"""A run folder: its records, and refusal to resume with different settings or data."""
+"""Records of a run folder, which prevent resuming with other settings or data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 import torch
 
 from fairseq_deepnet.checkpoints import LAST, load_checkpoint, num_updates
-from fairseq_deepnet.files import inside_project, say, shown, write_text
+from fairseq_deepnet.files import say, shown, write_text
 from fairseq_deepnet.preemption import OWED
 from fairseq_deepnet.records import git_revision, now, read_record, sha256, versions, write_record
 from fairseq_deepnet.save_dir import REPAIRED, repair_last
@@ -33,7 +33,7 @@ _MAY_DIFFER: Final = HARMLESS | {
 
 
 def differences(old: configs.Config, new: configs.Config) -> list[str]:
-    """Describe every option and recipe entry that differs between two configs."""
+    """Describe all options and recipe entries that differ between two configs."""
     before, after = (
         in_stock_names(
             vars(fairseq_options.parse_training(["DATA", *configs.to_arguments(config.options)]))
@@ -46,11 +46,9 @@ def differences(old: configs.Config, new: configs.Config) -> list[str]:
         if key not in _MAY_DIFFER and before.get(key) != after.get(key)
     ]
     for key in ("data", "global-batch-tokens"):
-        values = [config.recipe.get(key) for config in (old, new)]
-        if key == "data":  # a folder may have become a symbolic link
-            values = [value and shown(inside_project(str(value))) for value in values]
-        if values[0] != values[1]:
-            changes.append(f"recipe.{key} {values[0]} -> {values[1]}")
+        earlier, later = old.recipe.get(key), new.recipe.get(key)
+        if earlier != later:
+            changes.append(f"recipe.{key} {earlier} -> {later}")
     return changes
 
 
@@ -62,7 +60,7 @@ def record(
     batch: launch.Batch | None,
     command: Sequence[str],
 ) -> None:
-    """Write config.yaml, command.txt (one line per start) and environment.json (latest start)."""
+    """Write config.yaml and environment.json, and append this start to command.txt."""
     (run / "checkpoints").mkdir(parents=True, exist_ok=True)
     write_text(run / "config.yaml", config.to_yaml())
     history, started = run / "command.txt", now()
@@ -93,10 +91,11 @@ def record(
 
 
 def refuse_changes(run: Path, config: configs.Config, data: Path, resume: bool) -> list[str]:
-    """Return the differences from the settings of the recorded run.
+    """Return the differences between a config and the recorded config.
 
-    Raises ValueError if a run with checkpoints has different settings (unless `resume` is set) or
-    different data.
+    Raises:
+        ValueError: if the run has checkpoints and was trained with other data, or with other
+            settings and `resume` is False.
     """
     is_trained = any(run.glob("checkpoints/*.pt"))
     if not (run / "config.yaml").is_file():
@@ -121,16 +120,17 @@ def refuse_changes(run: Path, config: configs.Config, data: Path, resume: bool) 
 
 
 def text_digests(data: Path) -> dict[str, str]:
-    """Return the digests in corpus.json of the text that a data folder trains and validates on."""
+    """Return the digests of the training and validation text in a folder's corpus.json."""
     manifest = data / "corpus.json"
     files = read_record(manifest).get("files", {}) if manifest.is_file() else {}
     return {name: files[name] for name in files if Path(name).name.startswith(("train", "valid"))}
 
 
 def resume_point(run: Path, is_kept_up: bool = True) -> tuple[int, bool]:
-    """Repair checkpoint_last.pt; return its updates, and True if a signal prevented a validation.
+    """Repair checkpoint_last.pt; return its updates, and True if its validation is missing.
 
-    `is_kept_up`: fairseq saves checkpoint_last.pt with each checkpoint.
+    Args:
+        is_kept_up: False with --no-last-checkpoints.
     """
     folder = run / "checkpoints"
     source = repair_last(folder, is_kept_up=is_kept_up)

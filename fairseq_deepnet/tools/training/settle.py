@@ -1,7 +1,7 @@
-"""The plan of a training run.
+"""Plan of a training run.
 
-Config, command line, data folder and devices are checked against each other and against the run
-folder, recorded there, and printed in five lines.
+The plan combines config, command line, data folder and devices. It is checked against the run
+folder, recorded there and printed in five lines.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ MANAGED: Final = ("save-dir", "user-dir", "cpu", "distributed-world-size", "bf16
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A checked run; nothing is written yet."""
+    """A checked run, before anything is written."""
 
     config: configs.Config  # with the options of the command line
     data: Path  # folder
     run: Path  # folder
     launcher: launch.Launcher  # with the devices
-    batch: launch.Batch | None  # of an update; None without recipe.global-batch-tokens
-    precision: list[str]  # fairseq-train's options for it
+    batch: launch.Batch | None  # None without recipe.global-batch-tokens
+    precision: list[str]  # fairseq-train's option
     command: list[str]  # fairseq-train, with all options
     parsed: argparse.Namespace  # these options as fairseq parses them
-    steps: list[str] | None  # of --on-divergence fallback; None for another policy
+    steps: list[str] | None  # fallbacks; None without --on-divergence fallback
 
     def summary(self) -> str:
         """Describe model, data, devices, batch and run in five lines."""
@@ -69,7 +69,7 @@ class PlannedRun:
 
 
 def check_data(data: Path, config: configs.Config) -> None:
-    """Raise FileNotFoundError, naming the script that builds it, for a folder without data."""
+    """Raise FileNotFoundError, with the script to run, if a folder contains no training data."""
     script = config.recipe.get("preprocess") or "scripts/preprocess.sh"
     if not any(data.glob("dict*.txt")) or not any(data.glob("train*.idx")):
         raise FileNotFoundError(
@@ -80,14 +80,15 @@ def check_data(data: Path, config: configs.Config) -> None:
 def settle(args: argparse.Namespace) -> PlannedRun:
     """Return the run described by the arguments of `deepnet train`.
 
-    Raises ValueError or OSError for errors that the user can fix.
+    Raises:
+        ValueError, OSError: for errors that the user can fix.
     """
     config = configs.load_config(args.config)
     configs.override(config, fairseq_options.read_options(args.extra), "command line")
     for key in MANAGED:
         if key in config.options:
             raise ValueError(
-                f"{key}: deepnet train sets this itself, by RUN=FOLDER, GPUS=N, CPU_PROCESSES=N"
+                f"{key}: deepnet train sets this option from RUN=FOLDER, GPUS=N, CPU_PROCESSES=N"
                 " and PRECISION=NAME"
             )
     if args.data is None and "data" not in config.recipe:
@@ -126,7 +127,9 @@ def settle(args: argparse.Namespace) -> PlannedRun:
                 " or --on-divergence stop"
             )
         steps = fallbacks.parse(str(config.options.get("fallbacks") or DEFAULT_FALLBACKS))
-        fallbacks.arguments(steps, vars(parsed))  # refuses options that this run does not have
+        fallbacks.arguments(
+            steps, vars(parsed)
+        )  # raises an error for options that this run does not set
     return PlannedRun(config, data, args.run, launcher, batch, precision, command, parsed, steps)
 
 
@@ -137,9 +140,9 @@ def _build_command(
     batch: launch.Batch | None,
     machine: list[str],
 ) -> list[str]:
-    """Return the fairseq-train command; `machine` has the options for devices and precision."""
+    """Return the fairseq-train command; `machine` contains options for devices and precision."""
     options = dict(config.options)
-    if options.get("on-divergence") == "fallback":  # fairseq-train stops, and `deepnet train` acts
+    if options.get("on-divergence") == "fallback":  # fairseq-train only stops
         options["on-divergence"] = "stop"
         options.pop("fallbacks", None)
     if batch:
@@ -156,16 +159,17 @@ def _build_command(
 
 
 def plan_run(args: argparse.Namespace) -> Plan:
-    """Plan a start, a resume, or the fallback after a recorded divergence; record the plan.
+    """Plan and record a start, a resume, or the fallback after a recorded divergence.
 
-    Raises ValueError or OSError for errors that the user can fix, before anything is written.
+    Raises:
+        ValueError, OSError: for errors that the user can fix, before anything is written.
     """
     training = settle(args)
     launcher, run, parsed = training.launcher, training.run, training.parsed
-    is_first = launcher.node_rank == 0  # of the nodes; it writes the records
+    is_first = launcher.node_rank == 0  # only the first node writes records
     if args.dry_run:
         for misfit in misfits(parsed.lr_scheduler, parsed, parsed.max_update):
-            say(f"warning: {misfit}")  # the training itself logs this
+            say(f"warning: {misfit}")  # the run itself logs this
         say(training.summary())
         print(shlex.join([*launcher.prefix(), *_continuing(training.command, False)]))
         return Plan()
@@ -173,18 +177,18 @@ def plan_run(args: argparse.Namespace) -> Plan:
     if ended.is_complete(run) and not changes:
         say(f"{shown(run)} is complete: nothing to do (RUN=FOLDER trains another)")
         return Plan()
-    taken, last = fallbacks.read(run), ended.read(run)
-    has_diverged = last.get("why") == ended.Why.DIVERGED and last.get("attempt") == len(taken)
+    history, last = fallbacks.read(run), ended.read(run)
+    has_diverged = last.get("why") == ended.Why.DIVERGED and last.get("attempt") == len(history)
     if training.steps and has_diverged:
-        if len(taken) >= len(training.steps):
+        if len(history) >= len(training.steps):
             say(
                 f"diverged at update {last['update']:,}, and no fallback is left after"
-                f" {len(taken)}: add steps to --fallbacks, or set RUN=FOLDER"
+                f" {len(history)}: add steps to --fallbacks, or set RUN=FOLDER"
             )
             return Plan(ended.DIVERGED)
-        taken = fallbacks.take(run, training.steps[len(taken)], last)
-    if taken:
-        say(fallbacks.describe(taken))
+        history = fallbacks.take(run, training.steps[len(history)], last)
+    if history:
+        say(fallbacks.describe(history))
     if any(run.glob("checkpoints/*.pt")):
         refuse_other_vocabulary(run, training.data)
     updates, owes_validation = 0, False
@@ -195,13 +199,13 @@ def plan_run(args: argparse.Namespace) -> Plan:
         say(f"{shown(run)} is complete at update {updates:,}: nothing to do")
         return Plan()
     words = _continuing(training.command, any(run.glob("checkpoints/checkpoint*.pt")))
-    if taken:
-        changes = [fallback["change"] for fallback in taken]
+    if history:
+        changes = [fallback["change"] for fallback in history]
         words += fallbacks.arguments(changes, vars(parsed))
-        words.append(f"--{ended.ATTEMPT}={len(taken)}")
+        words.append(f"--{ended.ATTEMPT}={len(history)}")
     command = (*launcher.prefix(), *words)
     if is_first:
-        ended.clear(run)  # first: a further node reads both
+        ended.clear(run)  # before record(), as other nodes read both
         run_folder.record(
             *(run, training.config, training.data, launcher.devices, training.batch, command)
         )
@@ -212,9 +216,9 @@ def plan_run(args: argparse.Namespace) -> Plan:
 
 
 def _continuing(command: list[str], has_checkpoints: bool) -> list[str]:
-    """Return a command that starts from its --restore-file once and then resumes.
+    """Return a command that starts once from its --restore-file and then resumes.
 
-    This is fairseq's --continue-once; the --reset-* options also apply only to that start.
+    This is fairseq's --continue-once. The --reset-* options also apply only to that start.
     """
     if "--restore-file" not in command:
         return list(command)

@@ -1,17 +1,18 @@
-"""`deepnet train`: its options, and the supervisor of a training run.
+"""The options of `deepnet train`, and the supervisor of a training run.
 
 The supervisor plans the run, starts one child (fairseq-train or its launcher), and returns one of
 these exit statuses:
 
     0     complete
     85    preempted: the same command resumes
-    86    diverged, and no fallback is left
-    130   stopped by Ctrl-C
+    86    diverged, and no fallback remains
+    130   interrupted by Ctrl-C
     143   ended by a signal without a checkpoint
-    2     an error that the user can fix; otherwise the status of the child
+    2     an error that the user can fix
+    other the status of the child
 
-To leave memory to the training, this module imports neither torch nor fairseq. Plans are computed
-in processes that exit before the training starts.
+To save memory, this module imports neither torch nor fairseq. Plans are computed in processes that
+exit before the child starts.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ RUNS: Final = ROOT / "runs"
 TICK: Final = 0.1
 """Interval in seconds at which the child is checked."""
 LEEWAY: Final = 15.0
-"""Seconds from the end of the grace period, when torchrun kills its processes, until a kill."""
+"""Seconds between the end of the grace period, when torchrun kills its processes, and a kill."""
 ENDING: Final = 2.0
-"""Seconds within which a signal counts as a repetition, and a previous run may still exit."""
+"""Seconds during which a signal counts as repeated, and during which an earlier run may exit."""
 TAIL: Final = 1 << 16
 """Number of bytes at the end of the log that are searched for errors."""
 ERROR: Final = "\nfairseq_deepnet: error: "
@@ -58,16 +59,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("config", help="a YAML file, or a name in configs/")
     add("--run", type=Path, help="run folder (runs/CONFIG)")
     add("--data", type=Path, help="data folder (the recipe's)")
-    add("--gpus", default="all", help="GPUs per node; 0 is the CPU (all visible)")
+    add("--gpus", default="all", help="GPUs per node; 0 trains on the CPU (all visible)")
     add("--nodes", type=int, default=1, help="machines (1)")
     add("--node-rank", type=int, help="number of this machine, from 0 (torchrun)")
-    add("--launcher", default="auto", choices=LAUNCHERS, help="for several processes (auto)")
-    add("--cpu-processes", type=int, default=1, help="processes on the CPU (1)")
+    add("--launcher", default="auto", choices=LAUNCHERS, help="starts several processes (auto)")
+    add("--cpu-processes", type=int, default=1, help="processes per node without GPUs (1)")
     add("--threads", type=int, help="threads of each CPU process (cores / CPU processes)")
     add("--precision", default="auto", choices=PRECISIONS, help="auto is bf16 on GPUs (auto)")
     add("--preemption-grace", type=int, default=90, help="seconds to save after a signal (90)")
     add("--resume", action="store_true", help="resume with other settings")
-    add("--dry-run", action="store_true", help="print plan and command, write nothing")
+    add("--dry-run", action="store_true", help="print plan and command; write nothing")
     add("extra", nargs="*", help="options of fairseq-train, after --")
 
 
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         return _plan(args).status
     threads = args.threads or threads_of(max(1, args.cpu_processes), all_cores())
     os.environ |= {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
-    with _caught_signals() as caught, _locked(args.run, wanted=not args.node_rank):
+    with _caught_signals() as caught, _locked(args.run, needed=not args.node_rank):
         while True:
             plan = planned_apart(args)
             if caught:
@@ -103,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def say(text: str) -> None:
-    """Report a step of the supervisor on standard error."""
+    """Log a message of the supervisor to standard error."""
     _print([f"[train] {text}"], sys.stderr)
 
 
@@ -120,20 +121,20 @@ def _plan(args: argparse.Namespace) -> Plan:
 
 
 def planned_apart(args: argparse.Namespace) -> Plan:
-    """Plan in a separate process; raise the errors of that process."""
+    """Plan in a separate process, and raise its errors here."""
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(1, context, ended.end_with_parent, (signal.SIGKILL,)) as pool:
         return pool.submit(_plan, args).result()
 
 
 class Child:
-    """The process that the supervisor starts on this machine; it writes into the log itself.
+    """Process that the supervisor starts on this machine, and that writes to the log.
 
     Args:
         plan: the plan, with the command
         run: the run folder
         node: index of this machine, from 0
-        grace: seconds that it has to exit after a signal
+        grace: seconds until the process must have exited after a signal
     """
 
     def __init__(self, plan: Plan, run: Path, node: int = 0, grace: float = 90) -> None:
@@ -142,11 +143,11 @@ class Child:
         self.log = run / (f"node{node}.log" if node else "train.log")
         self.launcher = Path(self.command[0]).name
         self.begins = self.log.stat().st_size if self.log.exists() else 0
-        self.signal: int | None = None  # the first that was passed on
-        self.ends_by = math.inf  # later, the processes were killed
+        self.signal: int | None = None  # the first forwarded signal
+        self.ends_by = math.inf  # end of the grace period
 
     def train(self, caught: deque[int]) -> int:
-        """Train, and pass the signals in `caught` on; return the exit status."""
+        """Train, forward the signals in `caught`, and return the exit status."""
         say(f"training; everything is logged in {self.log}; Ctrl-C saves and stops")
         process = self._start()
         with self.log.open("rb") as log:
@@ -170,12 +171,14 @@ class Child:
 
     @property
     def _ending(self) -> signal.Signals:
-        """Signal that ends the training; at SIGTERM srun kills its tasks, others it passes on."""
+        """Signal that ends the run. srun forwards SIGUSR1 but kills its tasks on SIGTERM."""
         return signal.SIGUSR1 if self.launcher == "srun" else signal.SIGTERM
 
     def _start(self) -> subprocess.Popen[bytes]:
         def prepare() -> None:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored in the background of a script
+            signal.signal(
+                signal.SIGINT, signal.SIG_DFL
+            )  # a script ignores it in background commands
             ended.end_with_parent(self._ending)
 
         with self.log.open("ab") as log:
@@ -185,7 +188,7 @@ class Child:
                 stdout=log,
                 stderr=log,
                 process_group=0,
-                close_fds=False,  # the run folder stays locked until the last process has ended
+                close_fds=False,  # the run folder stays locked until the last process exits
                 preexec_fn=prepare,
             )
 
@@ -195,19 +198,19 @@ class Child:
             say(f"{signal.Signals(number).name}: ending after this update, with a checkpoint")
             self.signal, self.ends_by = number, now + self.grace
             _signal(self._ending, process.pid)
-        elif now > self.ends_by - self.grace + ENDING:  # no repetition of the same signal
+        elif now > self.ends_by - self.grace + ENDING:  # not the same signal repeated
             self.ends_by = now - LEEWAY
 
     def tail(self) -> str:
-        """Return the end of the log of this child."""
+        """Return the end of the log, without the lines of earlier children."""
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             file.seek(max(self.begins, self.log.stat().st_size - TAIL))
             return file.read().decode("utf-8", errors="replace")
         return ""
 
     def _judge(self, status: int) -> int:
-        """Return the exit status of the training, and report its reason."""
-        last = ended.read(self.run)  # torchrun and srun pass no status on
+        """Return the exit status of the run, and log its reason."""
+        last = ended.read(self.run)  # torchrun and srun return no status of their own
         why = last.get("why")
         if status == 0 or (self.signal is not None and _DONE in self.tail()):
             return 0
@@ -217,7 +220,7 @@ class Child:
         is_saved = why == Why.PREEMPTED or status == ended.PREEMPTED
         if self.signal is None and not is_saved and why != Why.UNSAVED:
             if ERROR in f"\n{self.tail()}":
-                status = 2  # torchrun does not pass it on
+                status = 2  # torchrun does not return it
             status = 128 - status if status < 0 else status
             say(f"{self.launcher} ended with status {status}; see the end of {self.log}")
             return status
@@ -233,18 +236,18 @@ class Child:
 
 
 def _signal(number: int, process: int) -> None:
-    """Signal a process, or the group of a negative number, if it still runs."""
+    """Signal a process, or the process group of a negative number, if it still exists."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, number)
 
 
 @contextlib.contextmanager
 def _caught_signals() -> Iterator[deque[int]]:
-    """Collect the signals that end a training instead of acting on them."""
+    """Collect the signals that end a run instead of acting on them."""
     caught: deque[int] = deque()
     before: dict[int, Any] = {}
     for number in (*ended.PREEMPTING, signal.SIGHUP, signal.SIGINT):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # set by nohup and &
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup and & set this
             before[number] = signal.signal(number, lambda number, _: caught.append(number))
     try:
         yield caught
@@ -254,12 +257,12 @@ def _caught_signals() -> Iterator[deque[int]]:
 
 
 @contextlib.contextmanager
-def _locked(run: Path, wanted: bool) -> Iterator[None]:
-    """Lock a run folder for one training at a time, before its first record is written.
+def _locked(run: Path, needed: bool) -> Iterator[None]:
+    """Lock a run folder, if `needed`, before its first record is written.
 
     Child processes inherit the lock. A folder that remains empty is removed.
     """
-    if not wanted:
+    if not needed:
         yield
         return
     run.mkdir(parents=True, exist_ok=True)
@@ -269,7 +272,7 @@ def _locked(run: Path, wanted: bool) -> Iterator[None]:
         deadline = time.monotonic() + ENDING
         while not try_lock(lock):
             if time.monotonic() > deadline:
-                raise ValueError(f"another training uses {run}; wait for it, or set RUN=FOLDER")
+                raise ValueError(f"another process uses {run}; wait for it, or set RUN=FOLDER")
             time.sleep(TICK)
         try:
             yield
