@@ -1,7 +1,8 @@
 """`deepnet report`: tables and figures of runs, beside the paper's numbers.
 
 Cells of a sweep become the tables of tables.py; the sweep's results.csv can replace its run
-folders. A figure shows a measure against depth, as the paper's figure 6 does.
+folders. A figure shows a measure against depth, as the paper's figure 6 does. --significance
+prints paired tests of BLEU instead.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ try:
 except ImportError as error:
     raise ValueError("tables need pandas: pip install 'fairseq_deepnet[paper]'") from error
 
-from fairseq_deepnet.experiments import results, tables
+from fairseq_deepnet.experiments import results, significance, tables
 from fairseq_deepnet.experiments.paper import GROUPS, group_of
 from fairseq_deepnet.experiments.tables import BAD, MEASURES, Table
 from fairseq_deepnet.files import say, shown, write_text
@@ -103,14 +104,26 @@ def against_depth(table: Table) -> Any:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet report`."""
-    folders = "cells of sweeps, folders of cells, or the results.csv of a sweep"
+    folders = "cells of sweeps, folders of cells, or the results.csv of a sweep; or scored runs"
     parser.add_argument("folders", nargs="+", type=Path, help=folders)
+    tests = "print sacreBLEU's paired tests of runs against the first system; seeds are averaged"
+    parser.add_argument("--significance", action="store_true", help=tests)
+    score = "score to test, a file in scores/ (%(default)s)"
+    parser.add_argument(
+        "--score", default="test.checkpoint_best.beam5.lenpen1", metavar="NAME", help=score
+    )
     out = "write report.md, report.csv (a line per entry) and figures to this folder"
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=out)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the tables."""
+    """Print the tables, or the tests."""
+    if args.significance:
+        frame, notes = significance.compare(args.folders, args.score)
+        formats = ["", ".2f", ".2f", ".2f", ".4f", ".4f"]
+        print(frame.to_markdown(index=False, missingval="-", floatfmt=formats), end="\n\n")
+        print("\n".join(f"- {note}" for note in notes))
+        return 0
     # settings keep the spelling of the file
     form: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_values": [""]}
     frames = [pd.read_csv(path, **form) for path in args.folders if path.is_file()]

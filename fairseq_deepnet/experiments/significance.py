@@ -1,0 +1,160 @@
+"""Paired significance tests: is a BLEU difference between systems larger than chance?
+
+sacreBLEU's paired bootstrap resampling (Koehn, 2004) and paired approximate randomisation (Riezler
+and Maxwell, 2005) test whether a difference would hold for other sentences. Runs that differ only
+in their seed are one system, whose score is the mean of the seeds' corpus BLEU. A sentence is drawn
+or swapped with the translations of all seeds at once, because they are not independent.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fairseq_deepnet.experiments.results import find_runs
+from fairseq_deepnet.files import inside_project, shown
+from fairseq_deepnet.stock_names import in_stock_names
+from fairseq_deepnet.tools import configs
+from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.evaluation import scoring
+from fairseq_deepnet.tools.scores import read_score
+
+TESTS: Final = {"bootstrap": "bs", "randomisation": "ar"}
+"""Name of a test -> sacreBLEU's name."""
+NOTES: Final = (
+    "bleu: mean over seeds, with the sample standard deviation",
+    "p says whether the difference would hold for other sentences translated by the same models, "
+    "not for models trained with other seeds; it is not corrected for several systems",
+)
+
+
+class ScoredRun(NamedTuple):
+    """A run's translations of a test set.
+
+    Args:
+        settings: everything that defines the system except the seed.
+        hypotheses: detokenised translations, in corpus order.
+        record: content of the score file.
+    """
+
+    folder: Path
+    seed: str
+    settings: str
+    hypotheses: list[str]
+    references: list[str]
+    record: dict[str, Any]
+
+
+class MeanOfSeeds:
+    """Metric for sacreBLEU's PairedTest on sentences with one translation per seed.
+
+    For a single seed it equals sacreBLEU's BLEU.
+    """
+
+    def __init__(self, bleu: Any) -> None:
+        self.bleu = bleu
+
+    def get_signature(self) -> Any:
+        return self.bleu.get_signature()
+
+    def _extract_corpus_statistics(self, hypotheses: Any, references: Any) -> Any:
+        seeds = zip(*hypotheses, strict=True)
+        parts = [self.bleu._extract_corpus_statistics(list(seed), references) for seed in seeds]
+        return np.concatenate([np.array(part, dtype=np.int64) for part in parts], axis=1)
+
+    def _aggregate_and_compute(self, stats: Any) -> Any:
+        return self._compute_score_from_stats(np.asarray(stats).sum(0))
+
+    def _compute_score_from_stats(self, stats: Any) -> Any:
+        from sacrebleu.metrics.base import Score
+
+        # BLEU counts lengths, and matches and n-grams of each order
+        parts = np.split(stats, len(stats) // (2 + 2 * self.bleu.max_ngram_order))
+        scores = (self.bleu._compute_score_from_stats(part.tolist()).score for part in parts)
+        return Score("BLEU", statistics.fmean(scores))
+
+
+def compare(folders: Sequence[Path], score: str) -> tuple[pd.DataFrame, list[str]]:
+    """Test each system against the first, with all seeds that the systems share.
+
+    Returns a row per system, and notes.
+
+    Args:
+        folders: run folders, or folders of runs.
+        score: name of the score in each run.
+
+    Raises:
+        ValueError: if there are fewer than two systems, a run has no such score, or the scores
+            are not comparable.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.significance import PairedTest
+
+    runs = [read_scored_run(run, score) for folder in folders for run in find_runs(folder)]
+    first = runs[0]
+    for run in runs:
+        if run.references != first.references:
+            raise ValueError(f"{run.folder} and {first.folder} have different test sets")
+        if run.record["bleu_signature"] != first.record["bleu_signature"]:
+            raise ValueError(f"{run.folder} and {first.folder} have different BLEU signatures")
+    systems: dict[str, dict[str, ScoredRun]] = {}
+    for run in runs:
+        systems.setdefault(run.settings, {})[run.seed] = run
+    if len(systems) < 2:
+        raise ValueError("--significance needs runs of two systems; these differ at most in seed")
+    seeds = sorted(set.intersection(*map(set, systems.values())))
+    if not seeds:
+        raise ValueError("--significance: the systems have no seed in common")
+    signature = dict(part.split(":", 1) for part in first.record["bleu_signature"].split("|"))
+    tokenizer = scoring.check_tokenizer(signature.get("tok", "13a"))
+    bleu = BLEU(tokenize=tokenizer, lowercase=signature.get("case") == "lc")
+    names = [next(iter(runs.values())).folder.name for runs in systems.values()]
+    texts: list[Any] = []
+    scores = []
+    for name, by_seed in zip(names, systems.values(), strict=True):
+        hypotheses = [by_seed[seed].hypotheses for seed in seeds]
+        texts.append((name, list(zip(*hypotheses, strict=True))))
+        scores.append([bleu.corpus_score(text, [first.references]).score for text in hypotheses])
+    frame = pd.DataFrame({"system": names, "bleu": list(map(statistics.fmean, scores))})
+    frame["deviation"] = [statistics.stdev(s) if len(s) > 1 else None for s in scores]
+    frame["difference"] = [None, *(frame["bleu"][1:] - frame["bleu"][0])]
+    notes = [*NOTES, f"seeds: {', '.join(seeds)}"]
+    logging.getLogger("sacrebleu").setLevel(logging.WARNING)  # it reports every step
+    for test, kind in TESTS.items():
+        metric: Any = {"BLEU": MeanOfSeeds(bleu)}
+        signatures, tested = PairedTest(texts, metric, [first.references], kind, 0)()
+        results: list[Any] = tested["BLEU"]
+        # sacreBLEU counts resamples beyond the difference. Equal systems have none, so that it
+        # would call them different.
+        p = [r.p_value if s != scores[0] else 1.0 for s, r in zip(scores, results, strict=True)]
+        frame[f"p ({test})"] = [None, *p[1:]]
+        notes.append(f"{test}: {signatures['BLEU']}")
+    return frame, notes
+
+
+def read_scored_run(folder: Path, name: str) -> ScoredRun:
+    """Read a run's score with its hypotheses and references.
+
+    Raises:
+        ValueError: if there is no such score, or the texts have changed since scoring.
+    """
+    score = read_score(folder, f"scores/{name}")
+    if score is None or "reference" not in score.facts:
+        raise ValueError(f"{shown(folder)} has no score {name}; run `deepnet evaluate`")
+    file = (folder / score.file).with_suffix(".txt")
+    hypotheses = list(read_lines(file))
+    references = list(read_lines(inside_project(score.facts["reference"])))
+    if len(hypotheses) != len(references):
+        raise ValueError(f"{shown(file)} has other lines than its reference; score it again")
+    config = configs.recorded_config(folder / "config.yaml")
+    options = in_stock_names(config.options)
+    seed = str(options.pop("seed", 1))
+    settings = json.dumps([options, config.recipe], sort_keys=True, default=str)
+    return ScoredRun(folder, seed, settings, hypotheses, references, score.facts)
