@@ -2,24 +2,18 @@
 
     python benchmarks/check_torchscale.py                      # 18L-18L, width 512: the report
     python benchmarks/check_torchscale.py --switch override    # switched on by override(args)
-    python benchmarks/check_torchscale.py --layers 6 --json report.json
-
-torchscale is not a dependency of this project. It is installed from the package index into
---folder, without its dependencies except fairscale, and uses the installed torch. It imports only
-`drop_path` from timm, which needs a torchvision built for the same torch; as the rate is 0 here, a
-stub replaces it.
 
 The model is torchscale's EncoderDecoder in the shape of the paper's WMT-17 base, with fairseq's
 embeddings and positions, as in torchscale's translation example. `--switch` selects one of two ways
 to switch DeepNorm on:
 
     config    EncoderDecoderConfig(deepnorm=True, ...)
-    override  EncoderDecoderConfig(...).override(args), where args set deepnorm=True, subln=False
-              and not the position of LayerNorm, which stays at the default, Pre-LN.
-              torchscale's models for fairseq use `override`; their archs happen to set both
-              `normalize_before` options to False.
+    override  EncoderDecoderConfig(...).override(args) with deepnorm=True and subln=False, as in
+              torchscale's models for fairseq. The position of LayerNorm keeps its default, Pre-LN;
+              the archs of those models set both `normalize_before` options to False.
 
-The exit status is that of `deepnet check`: 1 for a model with faults.
+torchscale is not a dependency of this project. pip installs it into a temporary folder on first
+use. The exit status is that of `deepnet check`: 1 for a model with faults.
 """
 
 import argparse
@@ -35,86 +29,80 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-FAIRSCALE = "fairscale==0.4.0"  # what torchscale 0.3.0 pins
+VERSION = "0.3.0"
+FAIRSCALE = "fairscale==0.4.0"  # the version that torchscale 0.3.0 pins
 PADDING = 1
 
 
-def install(version: str, folder: Path) -> None:
-    """Install torchscale and fairscale into `folder`, unless this version is there."""
-    if (folder / f"torchscale-{version}.dist-info").is_dir():
-        return
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade"]
-    command += ["--target", str(folder), f"torchscale=={version}", FAIRSCALE]
-    print(f"installing torchscale {version} into {folder}", file=sys.stderr)
-    subprocess.run(command, check=True)
+def install() -> None:
+    """Install torchscale and fairscale, without their dependencies, and make them importable.
 
-
-def stand_in_for_timm() -> None:
-    """Return a stub module with the one function that torchscale imports from timm."""
-
-    def drop_path(*args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("the drop path rate is 0 here")
-
+    torchscale imports only `drop_path` from timm, which needs a torchvision built for the same
+    torch. The rate is 0 here, so a stub replaces it.
+    """
+    folder = Path(tempfile.gettempdir()).resolve() / f"torchscale-{VERSION}"
+    if not (folder / f"torchscale-{VERSION}.dist-info").is_dir():
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade"]
+        command += ["--target", str(folder), f"torchscale=={VERSION}", FAIRSCALE]
+        subprocess.run(command, check=True)
+    sys.path.insert(0, str(folder))
     for name in ("timm", "timm.models", "timm.models.layers"):
         sys.modules[name] = types.ModuleType(name)
-    vars(sys.modules["timm.models.layers"])["drop_path"] = drop_path
+    vars(sys.modules["timm.models.layers"])["drop_path"] = None
+    warnings.simplefilter("ignore")  # fairscale warns about names that torch has moved
 
 
-def build(args: argparse.Namespace) -> Any:
-    """Build torchscale's encoder-decoder."""
-    stand_in_for_timm()
-    warnings.simplefilter("ignore")  # fairscale's, about names that torch has moved
-    import torch
+def build(vocabulary: int, width: int, switch: str = "config", **settings: Any) -> Any:
+    """Build torchscale's encoder-decoder.
+
+    Arguments:
+        switch: config or override, as above
+        settings: further arguments of EncoderDecoderConfig
+    """
+    install()
     from fairseq.models.transformer import Embedding
     from fairseq.modules import PositionalEmbedding
     from torchscale.architecture.config import EncoderDecoderConfig
     from torchscale.architecture.encoder_decoder import EncoderDecoder
 
-    shape: dict[str, Any] = {"vocab_size": args.vocabulary, "no_scale_embedding": False}
-    for side in ("encoder", "decoder"):
-        shape |= {f"{side}_layers": args.layers, f"{side}_embed_dim": args.width}
-        shape |= {f"{side}_ffn_embed_dim": 4 * args.width, f"{side}_attention_heads": 8}
-    if args.switch == "config":
-        config = EncoderDecoderConfig(deepnorm=True, **shape)
+    settings |= {"vocab_size": vocabulary, "no_scale_embedding": False}
+    if switch == "config":
+        config = EncoderDecoderConfig(deepnorm=True, **settings)
     else:
-        config = EncoderDecoderConfig(**shape)
+        config = EncoderDecoderConfig(**settings)
         config.override(Namespace(deepnorm=True, subln=False))
-    torch.manual_seed(args.seed)
-    tables = [Embedding(args.vocabulary, args.width, PADDING) for _ in range(2)]
-    positions = [PositionalEmbedding(1024, args.width, PADDING) for _ in range(2)]
-    return EncoderDecoder(config, tables[0], positions[0], tables[1], positions[1])
+    tables = 1 if settings.get("share_all_embeddings") else 2
+    words = [Embedding(vocabulary, width, PADDING) for _ in range(tables)]
+    positions = [PositionalEmbedding(1024, width, PADDING) for _ in range(2)]
+    return EncoderDecoder(config, words[0], positions[0], words[-1], positions[1])
 
 
 def main() -> int:
-    """Install torchscale, check the model and print the report."""
+    """Check the model and print the report."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--version", default="0.3.0", help="of torchscale (%(default)s)")
-    parser.add_argument("--folder", type=Path, help="where it is installed (a temporary folder)")
     parser.add_argument("--switch", choices=("config", "override"), default="config")
-    parser.add_argument("--layers", type=int, default=18, help="a side (%(default)s)")
+    parser.add_argument("--layers", type=int, default=18, help="per side (%(default)s)")
     parser.add_argument("--width", type=int, default=512, help="(%(default)s)")
     parser.add_argument("--vocabulary", type=int, default=1000, help="(%(default)s)")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
-    if args.folder is None:
-        args.folder = Path(tempfile.gettempdir()) / f"torchscale-{args.version}"
-    install(args.version, args.folder.resolve())
-    sys.path.insert(0, str(args.folder.resolve()))
+
+    import torch
 
     from fairseq_deepnet.anatomy import find_stacks
-    from fairseq_deepnet.files import write_json
     from fairseq_deepnet.tools.checking.expected import make_claim
     from fairseq_deepnet.tools.checking.pipeline import compare
 
-    subject = f"torchscale {args.version}, EncoderDecoder with deepnorm=True ({args.switch})"
-    model = build(args)
+    shape = {}
+    for side in ("encoder", "decoder"):
+        shape |= {f"{side}_layers": args.layers, f"{side}_embed_dim": args.width}
+        shape |= {f"{side}_ffn_embed_dim": 4 * args.width, f"{side}_attention_heads": 8}
+    torch.manual_seed(1)
+    model = build(args.vocabulary, args.width, args.switch, **shape)
+    subject = f"torchscale {VERSION}, EncoderDecoder with deepnorm=True ({args.switch})"
     stacks = find_stacks(model)
     findings = compare(model, stacks, make_claim(model, None, stacks, "deepnorm"), None, subject)
-    if args.json is not None:
-        write_json(args.json, findings.as_json())
     print(findings)
     return 0 if findings.is_fine else 1
 

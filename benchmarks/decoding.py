@@ -5,16 +5,15 @@
 The model is exported (`deepnet export`), so that all systems have the same weights. Each system
 runs in its own process with one thread. The test set is sorted by length in subwords and batched as
 in fairseq-generate. The systems translate each batch in turn, from text to text, so that
-disturbances of the machine affect all alike. Loading is not measured. The process of the stock
-system never imports the plugin. Prints Markdown.
+disturbances of the machine affect all systems alike. Loading is not measured. The process of the
+stock system never imports the plugin.
 
 Systems are stock, ours, both in bf16 (stock-bf16, ours-bf16), and CTranslate2's types of weights
-(float32, int8 ...); NAME@16 translates 16 sentences at a time instead of --batch. fairseq-generate
-accepts --bf16 but ignores it; stock-bf16 shows the speed that it would have.
+(float32, int8, ...). NAME@16 translates 16 sentences at a time instead of --batch. fairseq-generate
+accepts --bf16 but ignores it; stock-bf16 shows the speed that bf16 would give.
 
-A round is one pass over the test set. Sentences per second are medians over rounds. The speed is
-stock's processor time divided by the system's, with median and range over rounds; stock is the
-first system.
+A round is one pass over the test set. "sentences / s" is the median over rounds. "speed" is the
+first system's processor time divided by the system's: the median and range over rounds.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 Translate = Callable[[list[str]], list[str]]
 Seconds = dict[str, list[float]]
-"""Processor time per round, by system."""
+"""System -> its processor time per round."""
 
 
 def stock(setting: dict[str, Any]) -> Translate:
@@ -130,55 +129,29 @@ def kind_of(name: str) -> str:
     return name.partition("@")[0].removesuffix(BF16)
 
 
-def serve(name: str, setting: dict[str, Any], orders: Connection) -> None:
-    """Load a system and translate each batch received; send seconds and hypotheses."""
+def load(name: str, setting: dict[str, Any]) -> None:
+    """Load a system in its process."""
     import logging
     import warnings
 
     import torch
 
+    global _translate
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     if kind_of(name) != "stock":
         import fairseq_deepnet.models  # noqa: F401
-    translate = SYSTEMS.get(kind_of(name), ctranslate2)(setting)
+    _translate = SYSTEMS.get(kind_of(name), ctranslate2)(setting)
     if kind_of(name) == "stock" and "fairseq_deepnet" in sys.modules:
-        raise SystemExit("the stock system has imported the plugin")
-    orders.send("ready")
-    while (lines := orders.recv()) is not None:
-        start = time.process_time()
-        hypotheses = translate(lines)
-        orders.send((time.process_time() - start, hypotheses))
+        raise RuntimeError("the stock system has imported the plugin")
 
 
-class Running:
-    """A system in its own process."""
-
-    def __init__(self, name: str, setting: dict[str, Any]) -> None:
-        self.name = name
-        context = multiprocessing.get_context("spawn")
-        self.orders, other = context.Pipe()
-        self.process = context.Process(target=serve, args=(name, setting, other), daemon=True)
-        self.process.start()
-        other.close()
-        self.receive()
-
-    def receive(self) -> Any:
-        try:
-            return self.orders.recv()
-        except EOFError:
-            self.process.join()
-            raise SystemExit(f"{self.name} ended with status {self.process.exitcode}") from None
-
-    def translate(self, lines: Sequence[str]) -> tuple[float, list[str]]:
-        self.orders.send(list(lines))
-        seconds, hypotheses = self.receive()
-        return float(seconds), list(hypotheses)
-
-    def end(self) -> None:
-        self.orders.send(None)
-        self.process.join()
+def translate(lines: list[str]) -> tuple[float, list[str]]:
+    """Translate a batch with the system of this process; return seconds and hypotheses."""
+    start = time.process_time()
+    hypotheses = _translate(lines)
+    return time.process_time() - start, hypotheses
 
 
 def settings(args: argparse.Namespace, names: Sequence[str], place: Path) -> dict[str, Any]:
@@ -187,7 +160,7 @@ def settings(args: argparse.Namespace, names: Sequence[str], place: Path) -> dic
     from fairseq_deepnet.tools.trained_model import choose_model, find_data
 
     model = choose_model(args.model, 0)
-    data = find_data(model, args.data)
+    data = find_data(model, None)
     source, target = data.languages
     common = {"data": str(data.path.resolve()), "checkpoint": str(model.path.resolve())}
     common |= {"source": source, "target": target, "beam": args.beam, "batch": args.batch}
@@ -206,62 +179,57 @@ def settings(args: argparse.Namespace, names: Sequence[str], place: Path) -> dic
     return settings_of
 
 
-def subwords_of(lines: Sequence[str], setting: dict[str, Any]) -> list[int]:
-    """Return the number of subwords of each source line."""
+def batches_of(lines: list[str], setting: dict[str, Any], size: int) -> list[list[int]]:
+    """Return batches of line numbers, sorted by length in subwords, the longest first."""
     from sentencepiece import SentencePieceProcessor
 
     encoder = SentencePieceProcessor(model_file=setting["subwords"][setting["source"]])
-    return [len(pieces) for pieces in encoder.encode(list(lines))]
-
-
-def batches_of(lengths: Sequence[int], size: int) -> list[list[int]]:
-    """Return batches of line numbers, longest first."""
-    ordered = sorted(range(len(lengths)), key=lambda number: -lengths[number])
+    lengths = list(map(len, encoder.encode(lines)))
+    ordered = sorted(range(len(lines)), key=lambda number: -lengths[number])
     return [ordered[start : start + size] for start in range(0, len(ordered), size)]
 
 
 def race(
-    systems: Sequence[Running], lines: Sequence[str], batches: Sequence[list[int]], rounds: int
+    systems: dict[str, ProcessPoolExecutor], lines: list[str], batches: list[list[int]], rounds: int
 ) -> tuple[Seconds, dict[str, list[str]]]:
     """Return the seconds per round and the translations of each system.
 
     Args:
-        batches: numbers of the lines in each batch.
+        batches: line numbers in each batch
     """
-    seconds: Seconds = {system.name: [0.0] * rounds for system in systems}
-    texts = {system.name: [""] * len(lines) for system in systems}
-    for system in systems:  # warm up
-        system.translate([lines[number] for number in batches[-1]])
+    names = list(systems)
+    seconds: Seconds = {name: [0.0] * rounds for name in names}
+    texts = {name: [""] * len(lines) for name in names}
+    for system in systems.values():  # warm up
+        system.submit(translate, [lines[number] for number in batches[-1]]).result()
     for current in range(rounds):
         for turn, batch in enumerate(batches):
-            first = turn % len(systems)
-            for system in (*systems[first:], *systems[:first]):
-                duration, hypotheses = system.translate([lines[number] for number in batch])
-                seconds[system.name][current] += duration
+            first = turn % len(names)
+            for name in (*names[first:], *names[:first]):
+                task = systems[name].submit(translate, [lines[number] for number in batch])
+                duration, hypotheses = task.result()
+                seconds[name][current] += duration
                 for number, text in zip(batch, hypotheses, strict=True):
-                    texts[system.name][number] = text
+                    texts[name][number] = text
     return seconds, texts
-
-
-def span(values: Sequence[float], digits: int) -> str:
-    """Return the range of several values as text."""
-    return f"{min(values):.{digits}f}-{max(values):.{digits}f}" if len(values) > 1 else ""
 
 
 def table(seconds: Seconds, texts: dict[str, list[str]], references: Sequence[str]) -> list[str]:
     """Return a row per system, with speeds relative to the first."""
     from sacrebleu import corpus_bleu
-    from side_by_side.tables import head, line, ratios
+    from side_by_side.tables import head, line
 
     first = next(iter(seconds))
     cells = ["system", "sentences / s", "rounds", "speed", "rounds", "BLEU", "differ"]
     lines = head(cells, 1)
     for name, rounds in seconds.items():
         rates = [len(references) / duration for duration in rounds]
-        speeds = ratios(seconds[first], rounds)
+        speeds = [base / own for base, own in zip(seconds[first], rounds, strict=True)]
         differ = sum(a != b for a, b in zip(texts[first], texts[name], strict=True))
-        cells = [name, f"{statistics.median(rates):.1f}", span(rates, 1)]
-        cells += [f"{statistics.median(speeds):.2f}", span(speeds, 2)]
+        cells = [name]
+        for values, digits in ((rates, 1), (speeds, 2)):
+            cells += [f"{statistics.median(values):.{digits}f}"]
+            cells += [f"{min(values):.{digits}f}-{max(values):.{digits}f}"]
         cells += [f"{corpus_bleu(texts[name], [list(references)]).score:.2f}", str(differ)]
         lines.append(line(cells))
     return lines
@@ -274,7 +242,6 @@ def main() -> None:
     systems = "stock,stock@16,ours,float32,int8,int8@16"
     help_line = "NAME@16: 16 sentences per batch (%(default)s)"
     parser.add_argument("--systems", default=systems, help=help_line)
-    parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
     parser.add_argument("--rounds", type=int, default=3, help="passes over the test set (3)")
     parser.add_argument("--sentences", type=int, default=1000, help="of the test set (1000)")
     parser.add_argument("--beam", type=int, default=5, help="beam size (5)")
@@ -291,11 +258,15 @@ def main() -> None:
             for side in sides
         )
         largest = max(setting["batch"] for setting in chosen.values())
-        batches = batches_of(subwords_of(source, chosen[names[0]]), largest)
-        running = [Running(name, chosen[name]) for name in names]
+        batches = batches_of(source, chosen[names[0]], largest)
+        context = multiprocessing.get_context("spawn")
+        running = {
+            name: ProcessPoolExecutor(1, context, initializer=load, initargs=(name, setting))
+            for name, setting in chosen.items()
+        }
         seconds, texts = race(running, source, batches, args.rounds)
-        for system in running:
-            system.end()
+        for system in running.values():
+            system.shutdown()
     from side_by_side.tables import machine
 
     print(

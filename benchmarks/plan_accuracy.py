@@ -23,7 +23,7 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A training to measure; sentences have `length` tokens, padding included."""
+    """A training run to measure; sentences have `length` tokens, including padding."""
 
     name: str
     layers: int
@@ -36,15 +36,15 @@ class Shape:
     options: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
-        """fairseq-train's arguments."""
-        words = ["DATA", "--arch", "deepnet_transformer", "--optimizer", "adam"]
-        words += ["--lr", "1e-4", "--dropout", "0.1"]
-        words += ["--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"]
-        words += ["--share-all-embeddings", "--max-tokens", str(self.max_tokens)]
+        """Return fairseq-train's arguments."""
+        words = ["DATA", "--arch=deepnet_transformer", "--optimizer=adam", "--lr=1e-4"]
+        words += ["--dropout=0.1", "--criterion=label_smoothed_cross_entropy"]
+        words += ["--label-smoothing=0.1", "--share-all-embeddings"]
+        words += [f"--max-tokens={self.max_tokens}"]
         for side in ("encoder", "decoder"):
-            words += [f"--{side}-layers", str(self.layers), f"--{side}-embed-dim", str(self.width)]
-            words += [f"--{side}-ffn-embed-dim", str(self.ffn)]
-            words += [f"--{side}-attention-heads", str(self.heads)]
+            words += [f"--{side}-layers={self.layers}", f"--{side}-embed-dim={self.width}"]
+            words += [f"--{side}-ffn-embed-dim={self.ffn}"]
+            words += [f"--{side}-attention-heads={self.heads}"]
         return [*words, *self.options]
 
 
@@ -64,7 +64,7 @@ SHAPES = (
 
 
 def build(shape: Shape, device: str) -> Any:
-    """fairseq's Trainer of a shape, as fairseq-train builds it."""
+    """Build fairseq's Trainer of a shape as fairseq-train does."""
     from fairseq.data import Dictionary
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.tasks.translation import TranslationTask
@@ -82,30 +82,26 @@ def build(shape: Shape, device: str) -> Any:
     return Trainer(cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion))
 
 
-def samples(shape: Shape, freq: int) -> list[dict[str, Any]]:
-    """Micro-batches as fairseq collates them: sources padded on the left, targets on the right."""
+def samples(shape: Shape, count: int) -> list[dict[str, Any]]:
+    """Return micro-batches with fairseq's padding: on the left of sources, the right of targets."""
     import torch
 
     generator = torch.Generator().manual_seed(1)
     size = (2, shape.max_tokens // shape.length, shape.length)
     batches = []
-    for _ in range(freq):
+    for _ in range(count):
         source, target = torch.randint(4, shape.vocabulary, size, generator=generator)
         source[1::2, : shape.length // 8] = 1
         target[1::2, -(shape.length // 8) :] = 1
-        net_input = {
-            "src_tokens": source,
-            "src_lengths": source.ne(1).sum(1),
-            "prev_output_tokens": target.roll(1, dims=1),
-        }
-        tokens = int(target.ne(1).sum())
-        batch = {"id": torch.arange(size[1]), "nsentences": size[1], "ntokens": tokens}
-        batches.append({**batch, "net_input": net_input, "target": target})
+        net_input = {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}
+        net_input["prev_output_tokens"] = target.roll(1, dims=1)
+        batch = {"id": torch.arange(size[1]), "nsentences": size[1], "net_input": net_input}
+        batches.append(batch | {"ntokens": int(target.ne(1).sum()), "target": target})
     return batches
 
 
 def measure(shape: Shape, device: str) -> float:
-    """Peak bytes of the second update, which has the optimiser's state from its start."""
+    """Return the peak bytes of the second update, when the optimiser's state already exists."""
     import torch
 
     torch.manual_seed(1)
@@ -113,40 +109,38 @@ def measure(shape: Shape, device: str) -> float:
     trainer = build(shape, device)
     trainer.train_step(batches)
     if device == "cpu":
-        return profiled(trainer, batches)
+        return profile_update(trainer, batches)
     torch.cuda.reset_peak_memory_stats()
     trainer.train_step(batches)
     return torch.cuda.max_memory_allocated()
 
 
-def profiled(trainer: Any, batches: list[dict[str, Any]]) -> float:
-    """The most bytes of tensors alive in an update, by torch's profiler."""
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as run_profiler
+def profile_update(trainer: Any, batches: list[dict[str, Any]]) -> float:
+    """Return the peak bytes of live tensors in an update, by torch's profiler."""
+    from torch.profiler import ProfilerActivity, profile
 
     model = trainer.get_model()
-    trainer.zero_grad()  # the profiler does not see blocks go that it has not seen come
+    trainer.zero_grad()  # the profiler ignores freed blocks whose allocation it has not recorded
     tensors = [*model.parameters(), *model.buffers()]
     for state in trainer.optimizer.optimizer.state.values():
         tensors += [value for value in state.values() if hasattr(value, "untyped_storage")]
-    masters = [
-        p for p in trainer.optimizer.optimizer.param_groups[0]["params"] if p.grad is not None
-    ]
-    tensors += [tensor for p in masters for tensor in (p, p.grad)]
-    there = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    with run_profiler(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    for parameter in trainer.optimizer.optimizer.param_groups[0]["params"]:
+        if parameter.grad is not None:
+            tensors += [parameter, parameter.grad]
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         trainer.train_step(batches)
-    now = most = sum(there.values())
+    now = peak = sum(storages.values())
     events = profiler.profiler.kineto_results.events()
-    moves = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
-    for _, size in sorted(moves, key=lambda move: move[0]):
+    changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
+    for _, size in sorted(changes, key=lambda change: change[0]):
         now += size
-        most = max(most, now)
-    return most
+        peak = max(peak, now)
+    return peak
 
 
 def estimated(shape: Shape, device: str) -> Any:
-    """The plan of a shape."""
+    """Return the plan of a shape."""
     from fairseq_deepnet.tools import fairseq_options
     from fairseq_deepnet.tools.planning import estimates
 
@@ -157,6 +151,7 @@ def estimated(shape: Shape, device: str) -> Any:
 
 
 def main() -> None:
+    """Print a row per shape and precision."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -169,7 +164,7 @@ def main() -> None:
             options = (*shape.options, *precision)
             case = dataclasses.replace(shape, options=options)
             plan, peak = estimated(case, device), measure(case, device)
-            planned = plan.memory.peak - plan.memory.host  # bytes outside of tensors
+            planned = plan.memory.peak - plan.memory.host  # bytes that are not in tensors
             moment = max(plan.memory.moments, key=plan.memory.moments.__getitem__)
             cells = [case.name, " ".join(options), f"{plan.counts.total:,}"]
             cells += [f"{planned / GIB:.3f}", f"{peak / GIB:.3f}", f"{planned / peak:.3f}", moment]

@@ -2,8 +2,8 @@
 
 python benchmarks/summary_figure.py docs/summary.png
 
-Points are means over seeds, bars the standard deviation. Runs below 28 BLEU have failed and are
-crosses at the lower edge.
+Points are means over seeds, and bars are standard deviations. Crosses at the lower edge are failed
+runs, below 28 BLEU.
 """
 
 import csv

@@ -60,7 +60,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 def train(shape: Shape, words: tuple[str, ...], options: argparse.Namespace) -> list[float]:
     """Return the losses of UPDATES updates."""
     system = System("ours", "ours", (*PLAIN, *words))
-    process = start(system, shape, "wall", options.threads, 0, options.device)
+    process = start(system, shape, options.threads, 0, options.device)
     try:
         return [process.ask("step")["loss"] for _ in range(UPDATES)]
     finally:

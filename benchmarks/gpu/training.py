@@ -23,7 +23,7 @@ HEAD += ["kernels", "kernels / update", "products", "peak GiB"]
 def warm(system: System, shape: Shape, options: argparse.Namespace) -> Process:
     """Start a process and warm it up: a GPU's libraries and torch.compile need several updates."""
     updates = 2 if options.device == "cpu" else 8
-    return start(system, shape, "wall", options.threads, updates, options.device)
+    return start(system, shape, options.threads, updates, options.device)
 
 
 def measure(

@@ -1,7 +1,7 @@
 """Long-lived processes, one per system, that run one update each per round, in turn.
 
 Updates of one round use the same batch within seconds of each other, so that disturbances of the
-machine affect all alike. Compare systems by ratios within rounds.
+machine affect all systems alike. Compare systems by ratios within rounds.
 """
 
 from __future__ import annotations
@@ -14,13 +14,9 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from side_by_side.systems import Shape, System
-
-LIMITS: Final = "limits"
-WARM_UP: Final = 2
-"""Updates that are not measured: they fill the optimiser's state, memory and caches."""
 
 
 class WorkerError(RuntimeError):
@@ -28,11 +24,7 @@ class WorkerError(RuntimeError):
 
 
 class Process:
-    """A worker process that executes orders.
-
-    Arguments:
-        threads: number of threads of torch
-    """
+    """A worker process that executes orders with a number of threads."""
 
     def __init__(self, threads: int) -> None:
         self.errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  (as long as the process)
@@ -62,18 +54,14 @@ class Process:
             answer = ""
         if not answer:
             status = self.process.wait()
+            self.errors.seek(0)
+            last = self.errors.read().strip().rpartition("\n")[2]
             killed = " (killed: out of memory?)" if status == -9 else ""
-            raise WorkerError(f"the process ended with status {status}{killed}{self.last_line()}")
+            raise WorkerError(f"the process ended with status {status}{killed}: {last}")
         return dict(json.loads(answer))
 
-    def last_line(self) -> str:
-        """Return the worker's last line of output after a colon, or an empty string."""
-        self.errors.seek(0)
-        lines = self.errors.read().strip().splitlines()
-        return f": {lines[-1].strip()}" if lines else ""
-
     def end(self) -> None:
-        """End the process; kill it if it does not react."""
+        """End the process; kill it if it does not exit."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.close()
@@ -84,19 +72,16 @@ class Process:
 
 
 def start(
-    system: System,
-    shape: Shape,
-    clock: str,
-    threads: int,
-    warm_up: int = WARM_UP,
-    device: str = "cpu",
+    system: System, shape: Shape, threads: int, warm_up: int = 2, device: str = "cpu"
 ) -> Process:
-    """Start a process, build its model and warm it up; raise WorkerError if that fails."""
+    """Start a process, build its model and warm it up; raise WorkerError if that fails.
+
+    The warm-up updates fill the optimiser's state, memory and caches.
+    """
     process = Process(threads)
-    what = {"system": {**dataclasses.asdict(system), "plugin": str(system.plugin)}}
-    what |= {"shape": dataclasses.asdict(shape)}
+    entry = {**dataclasses.asdict(system), "plugin": str(system.plugin)}
     try:
-        process.ask("build", **what, clock=clock, device=device)
+        process.ask("build", system=entry, shape=dataclasses.asdict(shape), device=device)
         for _ in range(warm_up):
             process.ask("step")
     except WorkerError:
@@ -115,31 +100,24 @@ def in_turn(running: Mapping[str, Process], rounds: range) -> Iterator[dict[str,
 
 
 def race(
-    systems: list[System], shape: Shape, rounds: int, clock: str, threads: int
+    systems: list[System], shape: Shape, rounds: int, threads: int
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-    """Race all systems and the limits. Return answers per round by name, and notes on failures.
+    """Race all systems; return their answers per round, and notes on failures.
 
     All systems run at the same time, so they must fit into memory together.
     """
     notes: list[str] = []
     running: dict[str, Process] = {}
-    limits = Process(threads)
     try:
         for system in systems:
             try:
-                running[system.name] = start(system, shape, clock, threads)
+                running[system.name] = start(system, shape, threads)
             except WorkerError as failure:
                 notes.append(f"{shape.name}: {system.name}: {failure}")
-        results: dict[str, list[dict[str, Any]]] = {name: [] for name in (*running, LIMITS)}
-        limits.ask("limits", shape=dataclasses.asdict(shape), clock=clock)
-        for answers in in_turn(running, range(rounds)):
-            for name, answer in answers.items():
-                results[name].append(answer)
-            products = limits.ask("products", sizes=answer["sizes"])
-            results[LIMITS].append({**products, "round": answer["round"]})
+        updates = list(in_turn(running, range(rounds)))
     except WorkerError as failure:
         return {}, [*notes, f"{shape.name}: {failure}"]
     finally:
-        for process in (*running.values(), limits):
+        for process in running.values():
             process.end()
-    return {name: answers for name, answers in results.items() if answers}, notes
+    return {name: [answers[name] for answers in updates] for name in running}, notes

@@ -1,4 +1,4 @@
-"""Shapes of models, and the systems that train them."""
+"""Model shapes, and the systems that train them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-KINDS: Final = ("stock", "ours", "torchscale")
 PRECISIONS: Final = {"fp32": (), "bf16": ("--bf16",), "fp16": ("--fp16",)}
 
 FAST: Final = {
     "--criterion": ("chunked_label_smoothed_cross_entropy", "label_smoothed_cross_entropy"),
     "--optimizer": ("fused_adam", "adam"),
 }
-"""Options of ours, and fairseq's own, which the other systems use."""
+"""Option -> the value for ours, and fairseq's own value for the other systems."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,6 @@ class Shape:
         vocabulary: size of the shared table, including special symbols
         tokens: positions per batch, including padding (--max-tokens)
         precision: fp32, bf16 or fp16
-        ffn: feed-forward width; by default twice a width of 64 and four times any other
     """
 
     layers: int
@@ -37,11 +35,11 @@ class Shape:
     vocabulary: int
     tokens: int
     precision: str = "fp32"
-    ffn: int = 0
 
     @property
     def feed_forward(self) -> int:
-        return self.ffn or (2 if self.width <= 64 else 4) * self.width
+        """Feed-forward width: twice a width of 64, and four times any other."""
+        return (2 if self.width <= 64 else 4) * self.width
 
     @property
     def heads(self) -> int:
@@ -69,8 +67,8 @@ class System:
 
     Arguments:
         name: name in the table
-        kind: one of KINDS
-        options: further options of fairseq-train, which override others
+        kind: stock, ours or torchscale
+        options: further options of fairseq-train, which override the others
         plugin: checkout of fairseq_deepnet
     """
 
@@ -84,16 +82,8 @@ class System:
         arch = {"stock": "transformer", "ours": "deepnet_transformer"}.get(self.kind, self.kind)
         words = [*shape.arguments(), f"--arch={arch}"]
         for option, (fast, plain) in FAST.items():
-            words.append(f"{option}={fast if self.kind == 'ours' and has(fast) else plain}")
+            words.append(f"{option}={fast if self.kind == 'ours' else plain}")
         return [*words, *self.options]
-
-
-def has(name: str) -> bool:
-    """Return True if fairseq knows a criterion or optimiser of this name."""
-    from fairseq.criterions import CRITERION_REGISTRY
-    from fairseq.optim import OPTIMIZER_REGISTRY
-
-    return name in CRITERION_REGISTRY or name in OPTIMIZER_REGISTRY
 
 
 def variant(text: str) -> System:
@@ -106,30 +96,3 @@ def variant(text: str) -> System:
     if not (plugin / "fairseq_deepnet").is_dir():
         raise argparse.ArgumentTypeError(f"{text!r}: there is no {plugin / 'fairseq_deepnet'}")
     return System(name, "ours", tuple(shlex.split(options)), plugin)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select systems."""
-    parser.add_argument(
-        "--systems", default="stock,ours,torchscale", help="the first is the base (%(default)s)"
-    )
-    parser.add_argument(
-        "--variant",
-        type=variant,
-        action="append",
-        default=[],
-        metavar="NAME[@CHECKOUT]=OPTIONS",
-        help="ours once more, with further options of fairseq-train, or of another checkout",
-    )
-
-
-def chosen(options: argparse.Namespace) -> list[System]:
-    """Return the selected systems, in order."""
-    names = [name for name in options.systems.split(",") if name]
-    unknown = [name for name in names if name not in KINDS]
-    if unknown:
-        raise SystemExit(f"--systems {unknown[0]}: choose from {', '.join(KINDS)}")
-    found = [System(name, name) for name in names] + options.variant
-    if len({system.name for system in found}) != len(found) or not found:
-        raise SystemExit("--systems and --variant: give each system a name of its own")
-    return found

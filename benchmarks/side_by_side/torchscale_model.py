@@ -5,61 +5,23 @@ The package does not mask the padding of sources, which saves it a little work.
 
 from __future__ import annotations
 
-import sys
-import tempfile
-import warnings
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from check_torchscale import PADDING, install, stand_in_for_timm
+from check_torchscale import build
 from fairseq import utils
 from fairseq.models import BaseFairseqModel, register_model, register_model_architecture
-from fairseq.models.transformer import Embedding, TransformerModel, base_architecture
-from fairseq.modules import PositionalEmbedding
-
-VERSION: Final = "0.3.0"
-
-
-def folder() -> Path:
-    """Folder of the installation."""
-    return Path(tempfile.gettempdir()) / f"torchscale-{VERSION}"
-
-
-def build(args: Namespace, vocabulary: int) -> Any:
-    """Build torchscale's model from fairseq's options."""
-    install(VERSION, folder())
-    sys.path.insert(0, str(folder()))
-    stand_in_for_timm()
-    warnings.simplefilter("ignore")  # fairscale's, about names that torch has moved
-    from torchscale.architecture.config import EncoderDecoderConfig
-    from torchscale.architecture.encoder_decoder import EncoderDecoder
-
-    shape: dict[str, Any] = {"vocab_size": vocabulary, "no_scale_embedding": False}
-    for side in ("encoder", "decoder"):
-        for size in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads"):
-            shape[f"{side}_{size}"] = getattr(args, f"{side}_{size}")
-    config = EncoderDecoderConfig(
-        deepnorm=True,
-        dropout=args.dropout,
-        activation_fn=args.activation_fn,
-        share_all_embeddings=True,
-        checkpoint_activations=args.checkpoint_activations,
-        **shape,
-    )
-    table = Embedding(vocabulary, args.encoder_embed_dim, PADDING)
-    positions = [PositionalEmbedding(1024, args.encoder_embed_dim, PADDING) for _ in range(2)]
-    return EncoderDecoder(config, table, positions[0], table, positions[1])
+from fairseq.models.transformer import TransformerModel, base_architecture
 
 
 @register_model("torchscale")
 class TorchscaleModel(BaseFairseqModel):
-    """Interface of fairseq's Trainer and criterions around `build`."""
+    """Interface of fairseq's Trainer and criterions around torchscale's model."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
         self.encoder, self.decoder = inner.encoder, inner.decoder
-        self.inner = [inner]  # not a module of its own: every parameter would have two names
+        self.inner = [inner]  # not a submodule, or every parameter would have two names
 
     @staticmethod
     def add_args(parser: ArgumentParser) -> None:
@@ -67,7 +29,11 @@ class TorchscaleModel(BaseFairseqModel):
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> TorchscaleModel:
-        return cls(build(args, len(task.source_dictionary)))
+        sizes = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
+        names = [f"{side}_{size}" for side in ("encoder", "decoder") for size in sizes]
+        names += ["dropout", "activation_fn", "share_all_embeddings", "checkpoint_activations"]
+        settings = {name: getattr(args, name) for name in names}
+        return cls(build(len(task.source_dictionary), args.encoder_embed_dim, **settings))
 
     def forward(self, src_tokens: Any, src_lengths: Any, prev_output_tokens: Any) -> Any:
         return self.inner[0](src_tokens, prev_output_tokens)

@@ -1,7 +1,7 @@
-"""Process of one system: builds fairseq's Trainer and runs updates on request.
+"""Process of one system, which builds fairseq's Trainer and runs updates on request.
 
-`race` starts it, writes one line of JSON per order and reads one line per answer. The process of
-the stock system never imports the plugin.
+`race` starts the process, writes orders as lines of JSON and reads one line per answer. The process
+of the stock system never imports the plugin.
 """
 
 from __future__ import annotations
@@ -10,24 +10,22 @@ import gc
 import json
 import logging
 import os
+import resource
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from side_by_side.memory import most_resident, resident
-from side_by_side.parts import Stopwatch, watch
 from side_by_side.systems import Shape, System
 
 PRODUCTS = ("gemm", "cutlass", "nvjet", "aten::mm", "aten::bmm", "aten::addmm")
 """Parts of the names of kernels and operations that multiply matrices."""
-CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 def load(system: System) -> None:
-    """Import what registers the system with fairseq."""
+    """Import the modules that register the system with fairseq."""
     import fairseq  # noqa: F401
 
     if system.kind == "ours":
@@ -48,7 +46,7 @@ def build(system: System, shape: Shape, device: str = "cpu") -> Any:
 
     words = [*system.arguments(shape), *(["--cpu"] if device == "cpu" else [])]
     args = options.parse_args_and_arch(options.get_training_parser(), words)
-    args.tpu = False  # fairseq's parser takes --bf16 for a TPU's
+    args.tpu = False  # fairseq's parser assumes that --bf16 needs a TPU
     cfg = convert_namespace_to_omegaconf(args)
     task = MadeUpTask(shape.vocabulary)
     model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, task)
@@ -65,80 +63,61 @@ def batches(trainer: Any) -> Iterator[list[Any]]:
 
 
 class Worker:
-    """One system, ready to train.
+    """A system that is ready to train."""
 
-    Arguments:
-        clock: one of CLOCKS, for the phases
-        device: cpu or cuda
-        warm: updates of a tiny model before, so that torch's initialisation is not charged
-    """
-
-    def __init__(self, system: System, shape: Shape, clock: str, device: str = "cpu") -> None:
+    def __init__(self, system: System, shape: Shape, device: str = "cpu") -> None:
         load(system)
         import torch
 
         torch.manual_seed(1)
+        # torch's own initialisation is not measured
         tiny = build(system, Shape(1, 64, 100, 256, shape.precision), device)
         tiny.train_step(next(batches(tiny)))
         del tiny
         gc.collect()
         self.device = device
         self.synchronise = torch.cuda.synchronize if device == "cuda" else lambda: None
-        self.base = torch.cuda.memory_allocated() if device == "cuda" else resident()
-        start = time.perf_counter()
+        if device == "cuda":
+            self.base = torch.cuda.memory_allocated()
+        else:
+            pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
+            self.base = pages * os.sysconf("SC_PAGE_SIZE")
         self.trainer = build(system, shape, device)
-        self.parameters = sum(p.numel() for p in self.trainer.get_model().parameters())
-        self.built = time.perf_counter() - start
-        cfg = self.trainer.cfg.common
-        self.precision = "bf16" if cfg.bf16 else "fp16" if cfg.fp16 else "fp32"
-        self.stopwatch = Stopwatch(CLOCKS[clock])
-        if device == "cpu":  # parts would have to wait for a GPU, which slows it down
-            watch(self.trainer, self.stopwatch)
         self.batches = batches(self.trainer)
         self.on_device = 0
-        if device == "cuda":  # before fairseq's trainer forgets it, at the end of each update
+        if device == "cuda":  # fairseq's trainer resets the peak at the end of each update
             step = self.trainer.optimizer.step
 
             def remembering(*args: Any, **kwargs: Any) -> Any:
-                done = step(*args, **kwargs)
+                result = step(*args, **kwargs)
                 self.on_device = max(self.on_device, torch.cuda.max_memory_allocated())
-                return done
+                return result
 
             self.trainer.optimizer.step = remembering
 
-    def peak(self) -> int:
-        """Return the peak of bytes since before the model was built: tensors on a GPU, the resident
-        set on a CPU.
-        """
-        most = self.on_device if self.device == "cuda" else most_resident()
-        return max(0, most - self.base)
-
     def step(self) -> dict[str, Any]:
-        """Run one update; return its seconds in all and by phase, its batch, and the memory."""
+        """Run one update; return its seconds, tokens, loss, and the peak memory in bytes.
+
+        The peak is that of tensors on a GPU and of the resident set on a CPU, minus the memory
+        before the model was built.
+        """
         wall, cpu = time.perf_counter(), time.process_time()
-        self.stopwatch.begin("data")
         samples = next(self.batches)
-        self.stopwatch.end()
         log = self.trainer.train_step(samples)
         self.synchronise()
-        sample = samples[0]
-        source, lengths = (sample["net_input"][name] for name in ("src_tokens", "src_lengths"))
-        ntokens = int(sample["ntokens"])
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return {
             "wall": time.perf_counter() - wall,
             "cpu": time.process_time() - cpu,
-            "parts": self.stopwatch.take(),
-            "tokens": ntokens,
-            "sizes": [*source.shape, sample["target"].shape[1], int(lengths.sum()), ntokens],
+            "tokens": int(samples[0]["ntokens"]),
             "loss": float((log or {}).get("loss", float("nan"))),
-            "peak": self.peak(),
-            "parameters": self.parameters,
-            "precision": self.precision,
+            "peak": max(0, (self.on_device or resident) - self.base),
         }
 
     def kernels(self, updates: int = 2) -> dict[str, float]:
-        """Profile an update: seconds of its kernels and of matrix products among them, and their
-        number; on a CPU, of its operations.
+        """Profile updates; return the kernels' number and seconds, and those of matrix products.
+
+        On a CPU, torch's operations take the place of kernels.
         """
         from torch.profiler import ProfilerActivity, profile
 
@@ -147,35 +126,16 @@ class Worker:
         with profile(activities=[activity]) as profiler:
             for _ in range(updates):
                 self.step()
-        found = {"kernels": 0.0, "seconds": 0.0, "products": 0.0}
+        totals = {"kernels": 0.0, "seconds": 0.0, "products": 0.0}
         for event in profiler.key_averages():
             if cuda and (event.is_user_annotation or not event.self_device_time_total):
                 continue  # a range around kernels, or a call of the CPU
             seconds = event.self_device_time_total if cuda else event.self_cpu_time_total
-            found["kernels"] += event.count / updates
-            found["seconds"] += seconds / 1e6 / updates
+            totals["kernels"] += event.count / updates
+            totals["seconds"] += seconds / 1e6 / updates
             if any(name in event.key.lower() for name in PRODUCTS):
-                found["products"] += seconds / 1e6 / updates
-        return found
-
-
-def answer(order: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-    """Execute an order."""
-    if order["do"] == "limits":
-        from side_by_side.limits import Limits
-
-        state["limits"] = Limits(Shape(**order["shape"]), CLOCKS[order["clock"]])
-        return {}
-    if order["do"] == "products":
-        return dict(state["limits"].measure(*order["sizes"]))
-    if order["do"] == "build":
-        system = System(**{**order["system"], "plugin": Path(order["system"]["plugin"])})
-        shape = Shape(**order["shape"])
-        state["worker"] = Worker(system, shape, order["clock"], order["device"])
-        return {"seconds": state["worker"].built}
-    if order["do"] == "kernels":
-        return dict(state["worker"].kernels())
-    return dict(state["worker"].step())
+                totals["products"] += seconds / 1e6 / updates
+        return totals
 
 
 def main() -> None:
@@ -184,10 +144,14 @@ def main() -> None:
     os.dup2(2, 1)
     logging.disable(logging.WARNING)  # fairseq describes each model at length
     warnings.simplefilter("ignore")
-    state: dict[str, Any] = {}
+    first = json.loads(sys.stdin.readline())
+    system = System(**{**first["system"], "plugin": Path(first["system"]["plugin"])})
+    worker = Worker(system, Shape(**first["shape"]), first["device"])
+    print("{}", file=answers, flush=True)
     for line in sys.stdin:
-        answers.write(json.dumps(answer(json.loads(line), state)) + "\n")
-        answers.flush()
+        order = json.loads(line)["do"]
+        answer = worker.kernels() if order == "kernels" else worker.step()
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":
