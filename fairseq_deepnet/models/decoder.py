@@ -15,8 +15,6 @@ from ..modules import (
     CausalLayer,
     DecoderLayer,
     Decoding,
-    Dropout,
-    StackOutput,
     TargetMask,
     TransformerLayer,
     Unpadded,
@@ -26,16 +24,14 @@ from ..modules import (
     run_layers,
     target_mask,
 )
-from ..schemes import LayerNorm, NormPlacement, Place, ResidualScheme, Side
-from .encoder import EncoderOut, hypotheses_per_sentence
-from .options import build_layer, layer_shape
-from .running_options import checkpointing_of, streams_in_fp32
-from .scheme_options import log_learned
+from ..schemes import Place, ResidualScheme, Side
+from .encoder import EncoderOut, SchemeStack, hypotheses_per_sentence
+from .options import build_layer
 
 DECODING_KEY = "deepnet.decoding"
 
 
-class DeepNetDecoder(TransformerDecoderBase):
+class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
     """Decoder of M layers with a residual scheme.
 
     Args:
@@ -45,6 +41,8 @@ class DeepNetDecoder(TransformerDecoderBase):
         scheme: the residual scheme.
         no_encoder_attn: build a language model, without cross-attention.
     """
+
+    side = Side.DECODER
 
     def __init__(
         self,
@@ -59,20 +57,8 @@ class DeepNetDecoder(TransformerDecoderBase):
         self._next_layer = count()
         self.has_encoder_attn = not no_encoder_attn
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn)
-        self.dropout_module = Dropout(cfg.dropout, module_name="TransformerDecoder")
-        self.checkpointing = checkpointing_of(
-            cfg, Side.DECODER, scheme, layer_shape(cfg, Side.DECODER)
-        )
-        self.streams_in_fp32 = streams_in_fp32(cfg, scheme)
+        self.set_up(cfg, has_final_norm=not cfg.no_decoder_final_norm)
         self.compiles = bool(getattr(cfg, "compile", False))
-        self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)
-        self.combination = scheme.build_combination(Side.DECODER, self.embed_dim)
-        self.output_transform = scheme.build_output_transform(Side.DECODER, self.embed_dim)
-        # torch's LayerNorms; fairseq would use apex's if installed
-        if cfg.layernorm_embedding:
-            self.layernorm_embedding = nn.LayerNorm(self.embed_dim)
-        has_norm = scheme.norm is NormPlacement.PRE and not cfg.no_decoder_final_norm
-        self.layer_norm = LayerNorm(self.embed_dim) if has_norm else None
         # Training needs attention weights only for supervised alignments.
         self.need_attn = bool(getattr(cfg, "load_alignments", False))
 
@@ -129,7 +115,8 @@ class DeepNetDecoder(TransformerDecoderBase):
             alignment_layer: layer whose cross-attention is returned in "attn" (default: the top
                 layer if `need_attn` is set).
             alignment_heads: number of heads to average (default: all).
-            return_all_hiddens: return the states [T, B, C] in "inner_states", embedding first.
+            return_all_hiddens: return the states [T, B, C] in "inner_states", embedding first, if
+                not decoding incrementally.
             self_mask: result of `self.self_mask` for these tokens, if already computed.
         """
         if (encoder_out is not None) != self.has_encoder_attn:
@@ -139,7 +126,7 @@ class DeepNetDecoder(TransformerDecoderBase):
             alignment_layer = self.num_layers - 1
         x = self.embed(prev_output_tokens, incremental_state)
         dtype = x.dtype
-        x = x.to(torch.promote_types(x.dtype, torch.float32)) if self.streams_in_fp32 else x
+        x = self.to_stream(x)
         if incremental_state is None:
             if self_mask is None:
                 self_mask = self.self_mask(prev_output_tokens, full_context_alignment)
@@ -153,14 +140,9 @@ class DeepNetDecoder(TransformerDecoderBase):
             )
         else:
             decoding = self.decoding_of(incremental_state, x.size(0), encoder_out)
-            x, states, weights = decoding.step(
-                x, self.combination, alignment_layer, return_all_hiddens
-            )
-        if self.layer_norm is not None:
-            x = self.layer_norm(x)
-        if self.output_transform is not None:
-            x = self.output_transform(x)
-        x = x.to(dtype)
+            x, weights = decoding.step(x, self.combination, alignment_layer)
+            states = []
+        x = self.to_output(x, dtype)
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
         return x, {
@@ -176,8 +158,13 @@ class DeepNetDecoder(TransformerDecoderBase):
         self_mask: TargetMask,
         alignment_layer: int | None,
         keep_states: bool,
-    ) -> StackOutput:
-        """Run all positions [B, T, C] through the layers; alignment weights are [B, H, T, S]."""
+    ) -> tuple[Tensor, list[Tensor], Tensor | None]:
+        """Run all positions through the layers.
+
+        Returns:
+            the top layer's output [B, T, C], the states if requested, and the attention weights
+            [B, H, T, S] of `alignment_layer`.
+        """
         mask, causal = self_mask
         mask = None if mask is None else additive(mask, self.embed_tokens.weight.dtype)
         source, source_mask = (None, None) if encoder_out is None else source_and_mask(encoder_out)
@@ -205,7 +192,7 @@ class DeepNetDecoder(TransformerDecoderBase):
             keep_states,
         )
         x = x if batch is None else batch.restore(x)
-        return StackOutput(x, states, alignment[0] if alignment else None)
+        return x, states, alignment[0] if alignment else None
 
     def self_mask(self, tokens: Tensor, full_context: bool = False) -> TargetMask:
         """Return the self-attention mask for tokens [B, T].
@@ -263,11 +250,6 @@ class DeepNetDecoder(TransformerDecoderBase):
     ) -> None:
         """Reorder the single object with all layers' state, without visiting all modules."""
         self.reorder_incremental_state(incremental_state, new_order)
-
-    def set_num_updates(self, num_updates: int) -> None:
-        """Log learned values; fairseq calls this with the number of finished updates."""
-        if self.training:
-            log_learned(self, Side.DECODER, num_updates, self.log_interval)
 
     def make_generation_fast_(self, need_attn: bool | str | None = False, **kwargs: Any) -> None:
         """Prepare the decoder for generation, after training.

@@ -123,11 +123,3 @@ def deepnet_masked_lm_tiny(args: Namespace) -> None:
     default_shape(args, 64, 128, 2, ENCODER_ONLY.sides)
     default_depth(args, 6, ENCODER_ONLY.sides)
     deepnet_masked_lm(args)
-
-
-@register_model_architecture("deepnet_masked_lm", "deepnet_masked_lm_large")
-def deepnet_masked_lm_large(args: Namespace) -> None:
-    """Shape of roberta_large: 1024/4096/16, 24L."""
-    default_shape(args, 1024, 4096, 16, ENCODER_ONLY.sides)
-    default_depth(args, 24, ENCODER_ONLY.sides)
-    deepnet_masked_lm(args)

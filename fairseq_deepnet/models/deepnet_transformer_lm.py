@@ -100,20 +100,3 @@ def deepnet_transformer_lm_tiny(args: Namespace) -> None:
     """Tiny shape, as deepnet_transformer_tiny: 64/128/2."""
     default_shape(args, 64, 128, 2, DECODER_ONLY.sides)
     deepnet_transformer_lm(args)
-
-
-@register_model_architecture("deepnet_transformer_lm", "deepnet_transformer_lm_big")
-def deepnet_transformer_lm_big(args: Namespace) -> None:
-    """Shape of fairseq's transformer_lm_big: 1024/4096/16, 12L."""
-    default_shape(args, 1024, 4096, 16, DECODER_ONLY.sides)
-    default_depth(args, 12, DECODER_ONLY.sides)
-    deepnet_transformer_lm(args)
-
-
-@register_model_architecture("deepnet_transformer_lm", "deepnet_transformer_lm_gpt")
-def deepnet_transformer_lm_gpt(args: Namespace) -> None:
-    """Shape of fairseq's transformer_lm_gpt: 768/3072/12, 12L, GELU, attention dropout 0.1."""
-    default_shape(args, 768, 3072, 12, DECODER_ONLY.sides)
-    default_depth(args, 12, DECODER_ONLY.sides)
-    default(args, attention_dropout=0.1, activation_fn="gelu")
-    deepnet_transformer_lm(args)

@@ -4,7 +4,7 @@ Shapes: B = batch, S = source length, C = channels.
 """
 
 from itertools import count
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from fairseq.data import Dictionary
@@ -30,7 +30,52 @@ from .scheme_options import log_learned
 EncoderOut = dict[str, list[Any]]
 
 
-class DeepNetEncoder(TransformerEncoderBase):
+class SchemeStack:
+    """Mixin with the parts of a residual scheme that our encoder and decoder share."""
+
+    side: ClassVar[Side]
+    scheme: ResidualScheme
+    training: bool
+    layernorm_embedding: nn.Module | None
+    layer_norm: nn.Module | None
+
+    def set_up(self, cfg: Any, has_final_norm: bool = True) -> None:
+        """Build the modules outside the layers and read our options.
+
+        Args:
+            cfg: fairseq's TransformerConfig, with our options as additional attributes.
+            has_final_norm: build the final LayerNorm of Pre-LN.
+        """
+        shape = layer_shape(cfg, self.side)
+        self.dropout_module = Dropout(cfg.dropout, module_name=f"Transformer{self.side.title()}")
+        self.checkpointing = checkpointing_of(cfg, self.side, self.scheme, shape)
+        self.streams_in_fp32 = streams_in_fp32(cfg, self.scheme)
+        self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)
+        self.combination = self.scheme.build_combination(self.side, shape.embed_dim)
+        self.output_transform = self.scheme.build_output_transform(self.side, shape.embed_dim)
+        # torch's LayerNorms; fairseq would use apex's if installed
+        if cfg.layernorm_embedding:
+            self.layernorm_embedding = nn.LayerNorm(shape.embed_dim)
+        has_norm = self.scheme.norm is NormPlacement.PRE and has_final_norm
+        self.layer_norm = LayerNorm(shape.embed_dim) if has_norm else None
+
+    def to_stream(self, x: Tensor) -> Tensor:
+        """Return embeddings in the dtype of the residual stream."""
+        return x.to(torch.promote_types(x.dtype, torch.float32)) if self.streams_in_fp32 else x
+
+    def to_output(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Apply the modules after the top layer and return the result in `dtype`."""
+        for module in (self.layer_norm, self.output_transform):
+            x = x if module is None else module(x)
+        return x.to(dtype)
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Log learned values; fairseq calls this with the number of finished updates."""
+        if self.training:
+            log_learned(self, self.side, num_updates, self.log_interval)
+
+
+class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
     """Encoder of N layers with a residual scheme.
 
     Args:
@@ -40,6 +85,8 @@ class DeepNetEncoder(TransformerEncoderBase):
         scheme: the residual scheme.
     """
 
+    side = Side.ENCODER
+
     def __init__(
         self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Embedding, scheme: ResidualScheme
     ) -> None:
@@ -47,23 +94,8 @@ class DeepNetEncoder(TransformerEncoderBase):
         self.scheme = scheme
         self._next_layer = count()
         super().__init__(cfg, dictionary, embed_tokens)
-        self.dropout_module = Dropout(cfg.dropout, module_name="TransformerEncoder")
-        self.checkpointing = checkpointing_of(
-            cfg, Side.ENCODER, scheme, layer_shape(cfg, Side.ENCODER)
-        )
-        self.streams_in_fp32 = streams_in_fp32(cfg, scheme)
-        self.generates = False  # True once training is over
-        self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)
-        self.combination = scheme.build_combination(Side.ENCODER, embed_tokens.embedding_dim)
-        self.output_transform = scheme.build_output_transform(
-            Side.ENCODER, embed_tokens.embedding_dim
-        )
-        # torch's LayerNorms; fairseq would use apex's if installed
-        if cfg.layernorm_embedding:
-            self.layernorm_embedding = nn.LayerNorm(embed_tokens.embedding_dim)
-        self.layer_norm = (
-            LayerNorm(embed_tokens.embedding_dim) if scheme.norm is NormPlacement.PRE else None
-        )
+        self.set_up(cfg)
+        self.generates = False  # True after training
 
     def build_encoder_layer(self, cfg: Any) -> EncoderLayer:
         """Build the next layer from the bottom."""
@@ -88,17 +120,13 @@ class DeepNetEncoder(TransformerEncoderBase):
         states: list[Tensor] = []
         dtype = x.dtype
         mask = None if padding is None else additive(key_mask(padding), dtype)
-        x = x.to(torch.promote_types(x.dtype, torch.float32)) if self.streams_in_fp32 else x
+        x = self.to_stream(x)
         if padding is not None and self.generates and not return_all_hiddens:
             x = self.run_unpadded(x, Unpadded(padding), mask)
         else:
             x = x if padding is None else x.masked_fill(padding.unsqueeze(-1), 0)
             x, states = self.run_all(x, mask, return_all_hiddens)
-        if self.layer_norm is not None:
-            x = self.layer_norm(x)
-        if self.output_transform is not None:
-            x = self.output_transform(x)
-        x = x.to(dtype)
+        x = self.to_output(x, dtype)
         lengths = src_tokens.ne(self.padding_idx).sum(dim=1, dtype=torch.int32)
         return {
             "encoder_out": [x.transpose(0, 1)],
@@ -162,11 +190,6 @@ class DeepNetEncoder(TransformerEncoderBase):
                 return encoder_out
         reordered: EncoderOut = super().reorder_encoder_out(encoder_out, sentence)
         return reordered | note
-
-    def set_num_updates(self, num_updates: int) -> None:
-        """Log learned values; fairseq calls this with the number of finished updates."""
-        if self.training:
-            log_learned(self, Side.ENCODER, num_updates, self.log_interval)
 
     def upgrade_state_dict_named(
         self, state_dict: dict[str, Tensor], name: str

@@ -1,7 +1,7 @@
 """Transformer modules, which depend on residual schemes but on no fairseq model."""
 
 from .attention import MultiheadAttention
-from .decoding import Decoding, StackOutput
+from .decoding import Decoding
 from .dropout import Dropout
 from .joined_projection import lay_out
 from .layers import (
@@ -25,7 +25,6 @@ __all__ = [
     "EncoderLayer",
     "LayerShape",
     "MultiheadAttention",
-    "StackOutput",
     "TargetMask",
     "TransformerLayer",
     "Unpadded",

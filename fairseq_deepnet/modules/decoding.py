@@ -5,7 +5,7 @@ H = heads, S = source positions.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -15,20 +15,6 @@ from .decoding_cache import DecodingCache
 from .layers import TransformerLayer
 from .layers_at_inference import NewestPosition, source_projection
 from .stack import ActivationCheckpointing, run_layers
-
-
-class StackOutput(NamedTuple):
-    """Output of a stack for B sentences, or for R hypotheses.
-
-    Args:
-        x: the top layer's output [B, T, C].
-        states: the bottom layer's input and every layer's output, if requested.
-        weights: one layer's cross-attention weights [B, H, T, S], if requested.
-    """
-
-    x: Tensor
-    states: list[Tensor]
-    weights: Tensor | None
 
 
 class Decoding:
@@ -67,30 +53,28 @@ class Decoding:
         x: Tensor,
         combination: Combination | None = None,
         alignment_layer: int | None = None,
-        keep_states: bool = False,
-    ) -> StackOutput:
+    ) -> tuple[Tensor, Tensor | None]:
         """Run the newest position through the layers.
 
         Args:
             x: embedding of the newest position, [R, 1, C].
             combination: computes the next layer's input from all outputs so far, x first.
             alignment_layer: layer whose cross-attention weights are returned.
-            keep_states: return x and every layer's output.
+
+        Returns:
+            the top layer's output [R, 1, C] and attention weights [R, H, 1, S], if requested.
         """
         with torch.inference_mode(self.inference):
             alike = self.alike(x)
             if alike > 1:
                 self.cache.hypotheses_per_sentence = 1
                 x = x[::alike]
-            output = self.run(x[:, 0], combination, alignment_layer, keep_states)
+            x, weights = self.run(x[:, 0], combination, alignment_layer)
             if alike > 1:
                 self.cache.repeat(alike)
         # The caller may modify the copies in place, unlike tensors from inference mode.
-        x, *states = (y.repeat_interleave(alike, dim=0) for y in (output.x, *output.states))
-        weights = output.weights
-        if weights is not None:
-            weights = weights.repeat_interleave(alike, dim=0)
-        return StackOutput(x, states, weights)
+        x = x.repeat_interleave(alike, dim=0)
+        return x, None if weights is None else weights.repeat_interleave(alike, dim=0)
 
     def alike(self, x: Tensor) -> int:
         """Return the number of identical adjacent rows of x [R, 1, C].
@@ -103,12 +87,8 @@ class Decoding:
         return self.group if bool((grouped == grouped[:, :1]).all()) else 1
 
     def run(
-        self,
-        x: Tensor,
-        combination: Combination | None,
-        alignment_layer: int | None,
-        keep_states: bool,
-    ) -> StackOutput:
+        self, x: Tensor, combination: Combination | None, alignment_layer: int | None
+    ) -> tuple[Tensor, Tensor | None]:
         """Run rows [R, C] through the layers."""
         alignment: list[Tensor] = []
 
@@ -119,17 +99,9 @@ class Decoding:
             return h
 
         self.cache.begin(x.size(0), x.device)
-        x, states = run_layers(
-            self.steps,
-            self.cache.enter(x),
-            apply,
-            ActivationCheckpointing(),
-            combination,
-            keep_states,
-        )
-        self.cache.advance()
-        x, *states = (self.cache.leave(y).unsqueeze(1) for y in (x, *states))
-        return StackOutput(x, states, alignment[0] if alignment else None)
+        x = self.cache.enter(x)
+        x, _ = run_layers(self.steps, x, apply, ActivationCheckpointing(), combination)
+        return self.cache.leave(x).unsqueeze(1), alignment[0] if alignment else None
 
     def by_row(self, weights: Tensor) -> Tensor:
         """Return weights [B H, K, S'] as [R, H, 1, S], in the caller's row order."""

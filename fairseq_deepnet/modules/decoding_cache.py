@@ -84,7 +84,12 @@ class DecodingCache:
 
     Args:
         hypotheses_per_sentence: K; the hypotheses of a sentence are adjacent rows.
+
+    Attributes:
+        newest: indices of the newest position, sentences [B, 1] and slots [B, K].
     """
+
+    newest: tuple[Tensor, Tensor]
 
     def __init__(self, hypotheses_per_sentence: int = 1) -> None:
         self.length = 0  # T
@@ -94,34 +99,26 @@ class DecodingCache:
         self.changes = 0  # changes that invalidate views of the layers' buffers
         self._slots: Slots | None = None
         self._places: Tensor | None = None  # [B], place of each sentence; None = its own index
-        self._newest: tuple[Tensor, Tensor] | None = None  # sentences [B, 1] and slots [B, K]
         self._source_bias: Tensor | None = None
 
-    # Sequence of a step: begin, enter, every layer's memory, leave, advance
+    # Sequence of a step: begin, enter, every layer's memory, leave
 
     def begin(self, rows: int, device: torch.device) -> None:
         """Allocate the next position of R rows."""
         if self._slots is None:
-            if rows % self.hypotheses_per_sentence:
-                self.hypotheses_per_sentence = 1
             group = self.hypotheses_per_sentence
             self._slots = Slots(rows // group, group, device)
         before = len(self._slots)
         self._slots.add()
         self.changes += len(self._slots) > before
         newest = self._slots.newest
-        self._newest = (torch.arange(len(newest), device=device).unsqueeze(1), newest)
+        self.newest = (torch.arange(len(newest), device=device).unsqueeze(1), newest)
+        self.length += 1
 
     @property
     def slots(self) -> Slots:
         assert self._slots is not None, "call begin() first"
         return self._slots
-
-    @property
-    def newest(self) -> tuple[Tensor, Tensor]:
-        """Indices of the newest position: sentences [B, 1] and slots [B, K]."""
-        assert self._newest is not None, "call begin() first"
-        return self._newest
 
     @property
     def sentences(self) -> int:
@@ -151,10 +148,6 @@ class DecodingCache:
             bias = additive(mask, like.dtype)[:, None, None].expand(-1, heads, -1, -1)
             self._source_bias = bias.flatten(0, 1)
         return self._source_bias
-
-    def advance(self) -> None:
-        """Count the newest position after all layers have stored it."""
-        self.length += 1
 
     # Between steps
 

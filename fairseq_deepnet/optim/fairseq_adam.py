@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -71,18 +70,6 @@ class FairseqAdam(stock.FairseqAdam):
             p.grad = None
 
 
-def total_norm(grads: list[Tensor]) -> Tensor:
-    """Return the 2-norm of the concatenated gradients, in float32 on the first device."""
-    by_device: dict[torch.device, list[Tensor]] = defaultdict(list)
-    for grad in grads:
-        by_device[grad.device].append(grad)
-    norms = [
-        torch.stack(torch._foreach_norm(group, 2, dtype=torch.float32)).norm()
-        for group in by_device.values()
-    ]
-    return torch.stack([norm.to(norms[0].device) for norm in norms]).norm()
-
-
 def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
     """Return the 2-norm of all gradients in float32, as fairseq.utils.clip_grad_norm_ does.
 
@@ -92,7 +79,7 @@ def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
     grads = [p.grad.detach() for p in params if p.grad is not None and not hasattr(p, "expert")]
     if not grads:
         return params[0].new_tensor(0.0) if params else torch.tensor(0.0)
-    return total_norm(grads)
+    return torch.stack(torch._foreach_norm(grads, 2, dtype=torch.float32)).norm()
 
 
 def clipping_factor(norm: Tensor, max_norm: float) -> Tensor:

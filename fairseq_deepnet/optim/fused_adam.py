@@ -103,8 +103,6 @@ def _laid_out(x: Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:
 def _settings(group: dict[str, Any], step: int) -> dict[str, Any]:
     """Return arguments with which torch's kernel performs fairseq's step."""
     beta1, beta2 = group["betas"]
-    if group.get("amsgrad"):
-        raise ValueError("fused_adam does not support amsgrad")
     return {
         "lr": float(group["lr"]),
         "beta1": beta1,

@@ -118,10 +118,6 @@ def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
         "--use-bmuf": cfg.optimization.use_bmuf,
         "--zero-sharding": shared.zero_sharding != "none",
         "--use-sharded-state": shared.use_sharded_state,
-        "--pipeline-model-parallel": shared.pipeline_model_parallel,
-        "--model-parallel-size": common.model_parallel_size > 1,
-        "--quantization-config-path": common.quantization_config_path,
-        "--tpu": common.tpu,
         f"a criterion with parameters ({type(criterion).__name__})": utils.has_parameters(
             criterion
         ),

@@ -16,11 +16,8 @@ from tests.support.models import VARIANTS, build_model, matrix
 SHAPES = {
     "deepnet_transformer_lm": (512, 2048, 8, 6),
     "deepnet_transformer_lm_tiny": (64, 128, 2, 6),
-    "deepnet_transformer_lm_big": (1024, 4096, 16, 12),
-    "deepnet_transformer_lm_gpt": (768, 3072, 12, 12),
     "deepnet_masked_lm": (768, 3072, 12, 12),
     "deepnet_masked_lm_tiny": (64, 128, 2, 6),
-    "deepnet_masked_lm_large": (1024, 4096, 16, 24),
 }
 KINDS = {"deepnet_transformer_lm": Side.DECODER, "deepnet_masked_lm": Side.ENCODER}
 
