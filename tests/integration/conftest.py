@@ -1,4 +1,4 @@
-"""One tiny corpus for all tests of fairseq's commands, and a way to run them."""
+"""Tiny corpus and command runner for all tests of fairseq's commands."""
 
 import os
 import subprocess
@@ -45,7 +45,7 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def run_command() -> RunCommand:
-    """Run a command in a folder; its failure is the caller's to judge."""
+    """Return a function that runs a command in a folder without checking its exit status."""
 
     def run(
         *command: object, cwd: Path, stdin: str | None = None
@@ -66,7 +66,7 @@ def run_command() -> RunCommand:
 
 @pytest.fixture
 def losses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
-    """Loss a token and gradient norm of every update, before fairseq rounds them for its log."""
+    """Record loss per token and gradient norm of every update, before fairseq rounds them."""
     seen: list[tuple[float, float]] = []
     log = Trainer._reduce_and_log_stats
 

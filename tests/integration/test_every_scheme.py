@@ -1,4 +1,4 @@
-"""fairseq-train with every scheme; and Admin's profile in all that a real training does."""
+"""fairseq-train with learned residuals, Admin's profile and BranchNorm's growth."""
 
 import math
 import subprocess
@@ -22,7 +22,7 @@ OPTIONS = [*ARCH, *SMALL, *TRAIN, "--log-format=json", "--residual-scheme"]
 @pytest.mark.parametrize(
     ("scheme", "shown"), [("deepnorm", set()), ("dlcl", {"combination_newest"})]
 )
-def test_a_scheme_trains_and_shows_what_it_learns(
+def test_a_scheme_trains_and_logs_its_learned_values(
     scheme: str, shown: set[str], tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO"):
@@ -36,14 +36,16 @@ def test_a_scheme_trains_and_shows_what_it_learns(
             assert count == (2 if name in shown else 0)
 
 
-def offsets(held: dict[str, Any]) -> dict[str, Tensor]:
-    found = {n: value for n, value in held["model"].items() if n.endswith(".offset")}
-    assert len(found) == 2 * 2 + 3 * 2
-    assert sum(value.item() != 0 for value in found.values()) == 8  # all but each stack's first
-    return found
+def offsets(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
+    offsets = {n: value for n, value in checkpoint["model"].items() if n.endswith(".offset")}
+    assert len(offsets) == 2 * 2 + 3 * 2
+    assert (
+        sum(value.item() != 0 for value in offsets.values()) == 8
+    )  # all except each stack's first
+    return offsets
 
 
-def test_a_resumed_training_of_admin_keeps_its_profile_and_leaves_no_file_behind(
+def test_a_resumed_admin_run_keeps_its_profile_and_writes_no_other_files(
     tiny_data: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -58,16 +60,14 @@ def test_a_resumed_training_of_admin_keeps_its_profile_and_leaves_no_file_behind
         profiles = [r for r in caplog.records if r.getMessage().startswith("admin:")]
         assert len(profiles) == 2
         caplog.clear()
-        held = train_here(tiny_data, tmp_path / "run", *admin, "--max-update=3")
+        checkpoint = train_here(tiny_data, tmp_path / "run", *admin, "--max-update=3")
         assert not [r for r in caplog.records if r.getMessage().startswith("admin:")]
-    assert held["optimizer_history"][-1]["num_updates"] == 3
-    assert offsets(held) == first
+    assert checkpoint["optimizer_history"][-1]["num_updates"] == 3
+    assert offsets(checkpoint) == first
     assert not list(here.iterdir())
 
 
-def test_branchnorms_growth_goes_on_where_a_training_was_stopped(
-    tiny_data: Path, tmp_path: Path
-) -> None:
+def test_branchnorms_growth_resumes_with_the_run(tiny_data: Path, tmp_path: Path) -> None:
     options = [*OPTIONS, "branchnorm", "--lr-scheduler=inverse_sqrt", "--warmup-updates=4"]
     whole = train_here(tiny_data, tmp_path / "whole", *options, "--max-update=3")["model"]
     train_here(tiny_data, tmp_path / "parts", *options, "--max-update=1")
@@ -78,7 +78,7 @@ def test_branchnorms_growth_goes_on_where_a_training_was_stopped(
 
 
 def test_two_processes_share_one_profile(tmp_path: Path) -> None:
-    """omega follows the mean of their variances, and the update is one."""
+    """Both processes use the mean of their variances and perform the same update."""
     port = free_port()
     files = [tmp_path / f"{rank}.pt" for rank in (0, 1)]
     module = [sys.executable, "-m", "tests.support.admin_process"]
@@ -97,8 +97,8 @@ def test_two_processes_share_one_profile(tmp_path: Path) -> None:
         model(**batch)
         return model.encoder.layers[0].residuals["ffn"].omega[0].item()
 
-    # The second omega is sqrt(Var[x_0] + Var[f_1]) in each process by itself.
-    apart = [alone(held["batch"]) for held in (first, second)]
+    # In a single process, the second omega is sqrt(Var[x_0] + Var[f_1]).
+    apart = [alone(checkpoint["batch"]) for checkpoint in (first, second)]
     together = 1 + first["model"]["encoder.layers.0.residuals.ffn.offset"].item()
     assert apart[0] != pytest.approx(apart[1], rel=1e-3)
     assert together**2 == pytest.approx((apart[0] ** 2 + apart[1] ** 2) / 2, rel=1e-5)

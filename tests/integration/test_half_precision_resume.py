@@ -1,4 +1,4 @@
-"""A training in half precision that is resumed is the uninterrupted one, bit for bit."""
+"""A resumed run in half precision equals the uninterrupted run bit for bit."""
 
 import shutil
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ WAYS = {
     "fp16 without fp32 weights": ("--fp16", "--memory-efficient-fp16"),
     "bf16 without fp32 weights": ("--memory-efficient-bf16",),
 }
-# a loss scale that overflows at first and is doubled after every third update
+# the loss scale overflows at first and doubles after every third update
 SCALE = ("--fp16-init-scale=4194304", "--fp16-scale-window=3")
 COMMON = (
     *("--arch=deepnet_transformer", *SMALL, *TRAIN, "--dropout=0.1", "--clip-norm=1"),
@@ -31,25 +31,25 @@ Losses = list[tuple[float, float]]
 
 @pytest.fixture(autouse=True)
 def _a_cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let fairseq's fp16 do without a GPU, as in test_half_precision_training."""
+    """Let fairseq's fp16 run without a GPU, as in test_half_precision_training."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)
 
 
 def train(data: Path, folder: Path, updates: int, *options: str) -> dict[str, Any]:
-    """The checkpoint after `updates` updates, within one epoch."""
+    """Train for `updates` updates within one epoch and return the checkpoint."""
     return train_here(data, folder, *COMMON, *options, f"--max-update={updates}")
 
 
 def interrupted(whole: Path, folder: Path) -> Path:
-    """A folder as it was when the training in `whole` had made BEGUN updates."""
+    """Create a folder as after the first BEGUN updates of the run in `whole`."""
     folder.mkdir()
     shutil.copy(whole / f"checkpoint_1_{BEGUN}.pt", folder / "checkpoint_last.pt")
     return folder
 
 
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """All that is held in a tree of dicts and lists, by path."""
+    """Yield all leaves in a tree of dicts and lists, by path."""
     if isinstance(value, dict):
         for key, part in value.items():
             yield from leaves(part, f"{name}/{key}")
@@ -60,8 +60,8 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def assert_equal(found: Any, expected: Any) -> None:
-    ours, theirs = dict(leaves(found)), dict(leaves(expected))
+def assert_equal(actual: Any, expected: Any) -> None:
+    ours, theirs = dict(leaves(actual)), dict(leaves(expected))
     assert ours.keys() == theirs.keys()
     for name, value in theirs.items():
         same = torch.equal(ours[name], value) if torch.is_tensor(value) else ours[name] == value
@@ -70,7 +70,7 @@ def assert_equal(found: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("optimizer", slow_but(("fused_adam",), ("adam", "fused_adam")))
 @pytest.mark.parametrize("way", WAYS)
-def test_a_resumed_training_is_the_uninterrupted_one(
+def test_a_resumed_run_equals_the_uninterrupted_run(
     tiny_data: Path, tmp_path: Path, losses: Losses, way: str, optimizer: str
 ) -> None:
     options = (*WAYS[way], f"--optimizer={optimizer}", *(SCALE if "fp16" in way else ()))
@@ -85,10 +85,10 @@ def test_a_resumed_training_is_the_uninterrupted_one(
     assert ("fp32_params" in resumed["last_optimizer_state"]) == ("without" not in way)
 
 
-def test_two_processes_resume_exactly_and_both_refuse_another_scheme(
+def test_two_processes_resume_exactly_and_both_reject_another_scheme(
     tiny_data: Path, tmp_path: Path
 ) -> None:
-    """What rank 0 reads, and what it finds wrong, goes to the other too."""
+    """Rank 0 sends the checkpoint's state and its errors to the other rank."""
     words = [*COMMON, "--bf16", "--optimizer=fused_adam", f"--max-update={UPDATES}"]
     assert train_together(tiny_data, tmp_path / "whole", *words) == [0, 0]
     part = interrupted(tmp_path / "whole", tmp_path / "part")
@@ -106,19 +106,21 @@ def test_two_processes_resume_exactly_and_both_refuse_another_scheme(
 
 
 @pytest.mark.parametrize("how", ["--reset-optimizer", "--finetune-from-model"])
-def test_without_the_optimisers_state_weights_are_those_of_the_model(
+def test_without_optimiser_state_the_fp32_weights_are_the_models(
     tiny_data: Path, tmp_path: Path, how: str
 ) -> None:
     begun = train(tiny_data, tmp_path / "begun", BEGUN, "--bf16")
     path = tmp_path / "begun" / "checkpoint_last.pt"
-    given = (f"{how}={path}",) if "finetune" in how else (how, f"--restore-file={path}")
-    after = train(tiny_data, tmp_path / "after", BEGUN + 1, "--bf16", "--lr=1e-30", *given)
+    arguments = (f"{how}={path}",) if "finetune" in how else (how, f"--restore-file={path}")
+    after = train(tiny_data, tmp_path / "after", BEGUN + 1, "--bf16", "--lr=1e-30", *arguments)
     name = "encoder.layers.0.fc1.weight"
     rounded = begun["model"][name]
-    assert any(torch.equal(held, rounded) for held in after["last_optimizer_state"]["fp32_params"])
+    assert any(
+        torch.equal(master, rounded) for master in after["last_optimizer_state"]["fp32_params"]
+    )
 
 
-def test_a_training_in_fp32_goes_on_from_the_rounded_weights_and_the_other_way(
+def test_fp32_training_resumes_from_rounded_weights_and_vice_versa(
     tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     still = ("--reset-optimizer", "--lr=1e-30")

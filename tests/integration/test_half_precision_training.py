@@ -1,4 +1,4 @@
-"""--fp16 and --bf16 train with our criterion and optimiser as with fairseq's, overflows too."""
+"""--fp16 and --bf16 with our criterion and optimiser against fairseq's, including overflows."""
 
 import itertools
 from pathlib import Path
@@ -27,16 +27,14 @@ WAYS = {
 
 @pytest.fixture(autouse=True)
 def _a_cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two places in which fairseq's fp16 asks for a GPU, but needs none: where flat masters are
-    made, and where an overflow's norm is.
-    """
+    """Let fairseq's fp16 run without a GPU: flat masters and overflow norms do not need one."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)
 
 
 @pytest.fixture
 def scales(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The loss scale at every look for an overflow."""
+    """Record the loss scale at each check for overflow."""
     seen: list[float] = []
     look = DynamicLossScaler.check_overflow
 
@@ -52,8 +50,8 @@ def assert_alike(
     losses: list[tuple[float, float]], expected: list[tuple[float, float]], bound: float
 ) -> None:
     assert len(losses) == len(expected) == UPDATES
-    for (loss, norm), (wanted, wanted_norm) in zip(losses, expected, strict=True):
-        assert loss == pytest.approx(wanted, rel=bound)
+    for (loss, norm), (expected_loss, wanted_norm) in zip(losses, expected, strict=True):
+        assert loss == pytest.approx(expected_loss, rel=bound)
         assert norm == pytest.approx(wanted_norm, rel=10 * bound)
     assert losses[-1][0] < losses[0][0]
 
@@ -66,9 +64,9 @@ def test_losses_and_overflows_follow_fairseqs_within_rounding(
     scales: list[float],
     way: str,
 ) -> None:
-    """Logits and weights are rounded in another order; 2e-5 in fp16 and 2e-4 in bf16 were seen
-    on Multi30k at width 64. A loss scale that is far too high is halved until gradients fit, and
-    doubled now and then.
+    """Rounding differs by 2e-5 in fp16 and 2e-4 in bf16 (Multi30k, width 64).
+
+    The initial loss scale is far too high, so it is halved until gradients fit, and later doubled.
     """
     is_fp16 = "fp16" in way
     high = ("--fp16-init-scale=16777216", "--fp16-scale-window=8") if is_fp16 else ()
@@ -76,9 +74,17 @@ def test_losses_and_overflows_follow_fairseqs_within_rounding(
     for name, parts in (("stock", STOCK), ("ours", OURS)):
         losses.clear()
         scales.clear()
-        given = (*MODEL, *TRAIN, *parts, *WAYS[way], *high, f"--max-update={UPDATES}", "--no-save")
-        with pytest.raises(FileNotFoundError):  # there is no checkpoint to return
-            train_here(tiny_data, tmp_path / name, *given)
+        arguments = (
+            *MODEL,
+            *TRAIN,
+            *parts,
+            *WAYS[way],
+            *high,
+            f"--max-update={UPDATES}",
+            "--no-save",
+        )
+        with pytest.raises(FileNotFoundError):  # --no-save leaves no checkpoint to return
+            train_here(tiny_data, tmp_path / name, *arguments)
         runs.append(list(losses))
         looks.append(list(scales))
     assert_alike(*runs, 1e-4 if is_fp16 else 1e-3)
@@ -88,7 +94,7 @@ def test_losses_and_overflows_follow_fairseqs_within_rounding(
         assert any(after > before for before, after in itertools.pairwise(looks[0]))
 
 
-def test_fp16_without_a_gpu_is_refused(
+def test_fp16_without_a_gpu_is_an_error(
     tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()

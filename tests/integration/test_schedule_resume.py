@@ -1,4 +1,4 @@
-"""A schedule that is resumed at the start of an epoch knows how the last one was validated."""
+"""A schedule resumed at the start of an epoch has the last validation's result."""
 
 import shutil
 from pathlib import Path
@@ -9,13 +9,13 @@ import pytest
 from tests.integration.conftest import SMALL, TRAIN
 from tests.support.training import train_here
 
-# 200 sentences make 5 updates an epoch: the last checkpoint is of the fourth
+# 200 sentences make 5 updates per epoch; the last checkpoint is from the fourth epoch
 UPDATES = 16
 COMMON = (
     *("--arch=deepnet_transformer", *SMALL, *TRAIN, "--max-tokens=400"),
     *(f"--max-update={UPDATES}", f"--save-interval-updates={UPDATES}"),
 )
-# no validation is better than the first
+# no validation improves on the first
 PLATEAU = ("--lr-scheduler=reduce_lr_on_plateau", "--lr-shrink=0.5", "--lr=1e-7")
 
 
@@ -29,7 +29,7 @@ PLATEAU = ("--lr-scheduler=reduce_lr_on_plateau", "--lr-shrink=0.5", "--lr=1e-7"
     ],
     ids=["inverse_sqrt", "polynomial_decay", "plateau", "plateau, patient"],
 )
-def test_the_best_validation_and_what_follows_from_it_come_back(
+def test_the_best_validation_and_its_effects_are_restored(
     tiny_data: Path, tmp_path: Path, schedule: tuple[str, ...]
 ) -> None:
     def schedule_at_the_end(folder: Path) -> tuple[Any, float]:

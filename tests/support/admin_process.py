@@ -1,7 +1,7 @@
-"""One of two processes that make a first update of Admin under legacy_ddp, each with its own batch.
+"""Process that performs Admin's first update under legacy_ddp with its own batch.
 
-Run as `python -m tests.support.admin_process RANK PORT FILE`; the model as it is after the update
-goes into FILE, with the batch and the variances that this process had.
+Run `python -m tests.support.admin_process RANK PORT FILE`. FILE receives the updated model, the
+batch and the variances.
 """
 
 import sys
@@ -19,7 +19,7 @@ def main(rank: int, port: int, file: str) -> None:
     )
     model = build_model(residual_scheme="admin").train()
     generator = torch.Generator().manual_seed(rank)
-    # Sentences of one process are longer: its variances are not those of the other.
+    # Sentences have different lengths in the two processes, and so different variances.
     source = torch.randint(4, 4 + SYMBOLS, (2, 5 + 4 * rank), generator=generator)
     target = torch.randint(4, 4 + SYMBOLS, (2, 4 + 3 * rank), generator=generator)
     batch = {"src_tokens": source, "src_lengths": torch.full((2,), source.size(1))}

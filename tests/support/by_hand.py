@@ -1,7 +1,7 @@
-"""Our models once more, one sentence after the other and head by head, with all that passes on.
+"""Independent implementation of our models, by sentence and by head, which records activations.
 
-Written from the paper's formulas and fairseq's names of parameters alone: no padding, no batches,
-no layer of ours. A sentence is [T, C]; what is kept is in the order of the sentences.
+It uses only the paper's formulas and fairseq's parameter names, without padding, batches or our
+layers. A sentence is [T, C].
 """
 
 import math
@@ -24,16 +24,17 @@ PARTS = {
 
 
 class ByHand:
-    """One pass over sentences.
+    """Forward pass over sentences.
 
     Args:
-        model: one of ours without positions; its parameters are used, so that their gradients can
-            be asked for.
-        placement: of LayerNorm: post, pre or none.
-        alpha: of each side, in LN(alpha x + G(x)).
+        model: one of our models, without positions; its parameters can receive gradients.
+        placement: placement of LayerNorm (post, pre or none).
+        alpha: alpha per side, in LN(alpha x + G(x)).
 
-    After `run`: `streams` and `branches` are tensors by slot, `norms` pairs of each
-    LayerNorm's input (an alias that only it reads) and output; `features` are [T, C].
+    Attributes:
+        streams, branches: tensors per sentence, by slot.
+        norms: input and output of each LayerNorm; no other operation uses this input tensor.
+        features: decoder outputs [T, C] per sentence.
     """
 
     def __init__(self, model: Any, placement: str = "post", **alpha: float) -> None:
@@ -51,7 +52,7 @@ class ByHand:
             return None
 
     def run(self, pairs: Sequence[Pair]) -> Tensor:
-        """All sentences; the loss: mean over words of -log p, natural logarithm."""
+        """Run all sentences and return the mean over words of -log p (natural logarithm)."""
         losses = []
         for source, target in pairs:
             if not hasattr(self.model, "encoder"):
@@ -72,17 +73,17 @@ class ByHand:
         x = math.sqrt(table.size(1)) * torch.stack([table[word] for word in words])
         x = self.norm(x, f"{side}.layernorm_embedding", (side, "embedding", 0))
         combination = self.parameter(f"{side}.combination.weight")
-        kept = [x]
+        outputs = [x]
         for layer in range(len(getattr(self.model, side).layers)):
             if combination is not None:
-                x = sum(w * y for w, y in zip(combination[layer], kept, strict=False))
+                x = sum(w * y for w, y in zip(combination[layer], outputs, strict=False))
             x = self.layer(x, side, layer, memory)
             if combination is not None:
-                kept.append(
+                outputs.append(
                     self.norm(x, f"{side}.combination.norms.{layer}", (side, "combination", layer))
                 )
         if combination is not None:
-            x = sum(w * y for w, y in zip(combination[-1], kept, strict=True))
+            x = sum(w * y for w, y in zip(combination[-1], outputs, strict=True))
         return self.norm(x, f"{side}.layer_norm", (side, "final", 0))
 
     def layer(self, x: Tensor, side: str, layer: int, memory: Tensor | None) -> Tensor:
@@ -136,7 +137,7 @@ class ByHand:
         return x @ self.parameter(f"{name}.weight").T + self.parameter(f"{name}.bias")
 
     def norm(self, x: Tensor, name: str, slot: Slot) -> Tensor:
-        """LayerNorm, where there is one of this name."""
+        """Apply the LayerNorm with this name, if there is one."""
         weight = self.parameter(f"{name}.weight")
         if weight is None:
             return x
@@ -149,11 +150,11 @@ class ByHand:
 
 
 def size(tensors: Sequence[Tensor]) -> float:
-    """L2 norm of all numbers in some tensors."""
+    """Return the L2 norm of all numbers in the tensors."""
     return math.sqrt(sum(float((tensor.detach() ** 2).sum()) for tensor in tensors))
 
 
 def mean_row(sentences: Sequence[Tensor]) -> float:
-    """Mean over all words of the L2 norm over channels."""
+    """Return the mean over all words of the L2 norm over channels."""
     rows = [row for sentence in sentences for row in sentence.detach()]
     return sum(float((row**2).sum()) ** 0.5 for row in rows) / len(rows)

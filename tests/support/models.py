@@ -1,4 +1,4 @@
-"""Small models of ours and of fairseq's, built the way fairseq builds them."""
+"""Small models, ours and fairseq's, built as fairseq builds them."""
 
 from argparse import Namespace
 from collections.abc import Callable, Iterable
@@ -15,37 +15,39 @@ from fairseq_deepnet.tools.standalone import VocabularyTask
 
 SYMBOLS = 60
 VARIANTS = [(name, variant) for name in SCHEMES for variant in SCHEMES[name].variants or (None,)]
-"""Every scheme with each reading of its recipe; None where there is but one."""
+"""All pairs of scheme and variant; the variant is None if a scheme has none."""
 FEW = ("deepnorm", "admin", "dlcl", "resi-dual")
-"""Schemes tried everywhere by default: a constant, a profile, a sum of layers, two streams."""
+"""Schemes in quick tests: a constant, a profile, a sum of layers, two streams."""
 BuildModel = Callable[..., Any]
 Schemes = dict[str, type[ResidualScheme]]
 
 
 def matrix(values: Iterable[Any], argument: str = "") -> list[Any]:
-    """Parameters of a test that takes long with all schemes: but for FEW they are slow.
+    """Return test parameters of which all schemes but FEW are marked as slow.
 
-    values: names of schemes, or pairs as in VARIANTS, which fill two arguments, or the one named.
+    Args:
+        values: names of schemes, or tuples that start with one.
+        argument: a nonempty string makes each tuple a single argument.
     """
-    found = []
+    parameters = []
     for value in values:
         whole = argument or isinstance(value, str)
         marks = [] if (value if isinstance(value, str) else value[0]) in FEW else [pytest.mark.slow]
-        found.append(pytest.param(*([value] if whole else value), marks=marks))
-    return found
+        parameters.append(pytest.param(*([value] if whole else value), marks=marks))
+    return parameters
 
 
 def small(**options: Any) -> dict[str, Any]:
-    """Options of a model 32 wide and 3L-2L unless `options` say otherwise, without dropout."""
-    found: dict[str, Any] = {"encoder_layers": 3, "decoder_layers": 2, "dropout": 0.0}
+    """Return options of a 3L-2L model of width 32 without dropout, updated with `options`."""
+    defaults: dict[str, Any] = {"encoder_layers": 3, "decoder_layers": 2, "dropout": 0.0}
     for side in ("encoder", "decoder"):
-        found |= {f"{side}_embed_dim": 32, f"{side}_ffn_embed_dim": 48}
-        found |= {f"{side}_attention_heads": 4}
-    return found | options
+        defaults |= {f"{side}_embed_dim": 32, f"{side}_ffn_embed_dim": 48}
+        defaults |= {f"{side}_attention_heads": 4}
+    return defaults | options
 
 
 def build_model(arch: str = "deepnet_transformer", seed: int = 1, **options: Any) -> Any:
-    """A model of `arch`, small unless `options` say otherwise."""
+    """Build a model of `arch`, small unless `options` change its size."""
     torch.manual_seed(seed)
     args = Namespace(arch=arch, **small(**options))
     ARCH_CONFIG_REGISTRY[arch](args)
@@ -53,10 +55,7 @@ def build_model(arch: str = "deepnet_transformer", seed: int = 1, **options: Any
 
 
 def stir(model: nn.Module, seed: int = 5) -> None:
-    """Change all that starts at a special value (0, 1, an average), so that it shows in outputs.
-
-    A branch behind a factor or a weight of 0 is none: a model as built may hide any mistake in it.
-    """
+    """Perturb parameters with special initial values (0, 1, averages), which could hide errors."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -65,12 +64,12 @@ def stir(model: nn.Module, seed: int = 5) -> None:
 
 
 def loss_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    """Cross-entropy of the next token over real positions alone."""
+    """Return the cross-entropy of the next token over real positions."""
     return next_token_loss(model(**batch)[0], batch)
 
 
 def next_token_loss(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
-    """The same from logits [B, T, V]."""
+    """Return the cross-entropy of the next token, from logits [B, T, V]."""
     inputs = batch["prev_output_tokens"]
     target = inputs.roll(-1, dims=1).masked_fill(inputs.eq(1), 1)
     return nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=1)

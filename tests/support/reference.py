@@ -1,8 +1,8 @@
-"""Every scheme's forward pass once more, as its paper writes it: plain functions of weights.
+"""Independent implementation of every scheme's forward pass, as in its paper.
 
 Shapes: B = batch, T = target length, S = source length, C = channels, H = heads, D = C / H,
-V = vocabulary. Weights go by the names that a model gives them. Nothing is dropped unless a test
-says how.
+V = vocabulary. Weights have the names of a model's parameters. Dropout is off unless a test passes
+functions for it.
 """
 
 import math
@@ -18,7 +18,7 @@ Branch = Callable[[Tensor], Tensor]
 
 
 class Dropped(NamedTuple):
-    """What acts where a training drops: on a branch's end, attention's weights, fc1's output."""
+    """Functions in place of dropout: at a branch's end, on attention weights, on fc1's output."""
 
     branch: Branch = torch.clone
     attention: Branch = torch.clone
@@ -29,7 +29,7 @@ NOTHING = Dropped()
 
 
 def under(weights: Weights, prefix: str) -> dict[str, Tensor]:
-    """The weights of a part, by their names in it."""
+    """Return the weights of a submodule by their names in it."""
     start = f"{prefix}."
     return {name[len(start) :]: w for name, w in weights.items() if name.startswith(start)}
 
@@ -45,10 +45,10 @@ def layer_norm(weights: Weights, name: str, x: Tensor) -> Tensor:
 def attention(
     w: Weights, heads: int, x: Tensor, source: Tensor, mask: Tensor, dropped: Dropped = NOTHING
 ) -> Tensor:
-    """softmax(Q K^T / sqrt(D)) V and out_proj, of x [B, T, C] over source [B, S, C].
+    """Attend from x [B, T, C] to source [B, S, C] with mask [B or 1, 1, T or 1, S].
 
-    mask: [B or 1, 1, T or 1, S], True = may attend. NormFormer's factor a head, and Sub-LN's
-    LayerNorm over all heads, where there are such.
+    In the mask, True = may attend. NormFormer's head factors and Sub-LN's LayerNorm over all heads
+    are applied if `w` has them.
     """
 
     def projected(role: str, y: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def attention(
 
 
 def feed_forward(w: Weights, x: Tensor, dropped: Dropped = NOTHING) -> Tensor:
-    """fc2(relu(fc1(x))), with R-Fixup's shifts, NormFormer's and Sub-LN's LN where they are."""
+    """Return fc2(relu(fc1(x))), with the shifts and the LayerNorm in `w`, if any."""
     hidden = torch.relu(linear(w, "fc1", x) + w.get("pre_activation_transform.shift", 0))
     hidden = dropped.activation(hidden)
     if "post_activation_transform.weight" in w:
@@ -84,7 +84,13 @@ def join(
     drop: Branch,
     layer: int,
 ) -> Tensor:
-    """The stream after a sublayer of layer 1, 2, ...; own: what it learns; alpha: DeepNorm's."""
+    """Return the stream after a sublayer.
+
+    Args:
+        own: learned tensors of the residual.
+        alpha: DeepNorm's alpha.
+        layer: number of the layer, from 1.
+    """
     if scheme in ("deepnorm", "post-ln", "post-ln-init", "ds-init"):
         return norm(alpha * x + drop(branch(x)))
     if scheme == "admin":
@@ -121,13 +127,15 @@ def run_stack(
     cross: Any = None,
     dropped: Dropped = NOTHING,
 ) -> Tensor:
-    """All layers of a stack, and what follows them, on x [B, T, C].
+    """Run x [B, T, C] through a stack and the modules after it.
 
-    mask: of the self-attention. cross: the encoder's output and its mask, for a decoder.
+    Args:
+        mask: self-attention mask.
+        cross: the encoder's output and its mask, in a decoder.
     """
     depth = 1 + max(int(name.split(".")[1]) for name in w if name.startswith("layers."))
-    outputs = [x]  # of DLCL: the embedding as it is, layers normalised
-    scale = w.get("scale", 1.0)  # of ResiDual's second stream r
+    outputs = [x]  # DLCL's stored outputs: the embedding, then normalised layers
+    scale = w.get("scale", 1.0)  # scale of ResiDual's second stream r
     r = scale * x
     for number in range(depth):
         if scheme == "dlcl":
@@ -147,7 +155,7 @@ def run_stack(
                 under(p, "encoder_attn"), heads, y, *cross, dropped
             )
             sublayers.insert(1, ("encoder_attn", "encoder_attn_layer_norm", between))
-        bottom = x  # B2T's: what enters the layer
+        bottom = x  # B2T's layer input
         for name, norm_name, branch in sublayers:
             own = under(part, f"residuals.{name}")
             norm = lambda y, p=part, n=norm_name: layer_norm(p, n, y)  # noqa: E731
@@ -177,9 +185,9 @@ def run_stack(
 def logits(
     scheme: str, model: Any, batch: Mapping[str, Tensor], dropped: Dropped = NOTHING
 ) -> Tensor:
-    """Of an encoder-decoder, [B, T, V]; targets are padded on the right, embeddings are fairseq's.
+    """Return an encoder-decoder's logits [B, T, V] for targets padded on the right.
 
-    scheme: whose formula; "plain" is x + G(x) without anything else, whatever the model has.
+    Embeddings are the model's. The scheme "plain" is x + G(x).
     """
     weights = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
     encoder, decoder = (under(weights, side) for side in ("encoder", "decoder"))

@@ -1,4 +1,4 @@
-"""fairseq's real trainer around a tiny model and batches in memory: no files but records."""
+"""fairseq's trainer with a tiny model and batches in memory."""
 
 import copy
 import functools
@@ -26,7 +26,7 @@ PAD, EOS = 1, 2
 Pair = tuple[list[int], list[int]]
 Sample = dict[str, Any]
 
-# Lengths differ on both sides: every batch of these has padding.
+# Lengths differ on both sides, so every batch has padding.
 TRAIN: list[Pair] = [
     ([4, 9, 11, 5, EOS], [7, 8, EOS]),
     ([6, 13, EOS], [10, 4, 5, 6, EOS]),
@@ -37,7 +37,7 @@ PROBE: list[Pair] = [([8, 6, 4, 7, EOS], [5, EOS]), ([10, 11, EOS], [6, 12, 14, 
 
 
 class Task(FairseqTask):
-    """What a trainer asks of a task; the probe's sentences are its validation set."""
+    """Minimal task for a trainer, with the probe's sentences as its validation set."""
 
     def __init__(self, two_sides: bool) -> None:
         super().__init__(None)
@@ -54,14 +54,14 @@ class Task(FairseqTask):
         return self.words
 
     def dataset_of(self, pairs: Sequence[Pair]) -> LanguagePairDataset:
-        """fairseq's data set of sentence pairs; of the first side alone for a language model."""
+        """Return fairseq's data set of sentence pairs; language models use only the first side."""
         sides = [[torch.tensor(pair[side]) for pair in pairs] for side in (0, 1)]
         lengths = [torch.tensor([len(words) for words in side]).numpy() for side in sides]
         second = (sides[1], lengths[1], self.words) if self.two_sides else (None, None, None)
         return LanguagePairDataset(sides[0], lengths[0], self.words, *second, shuffle=False)
 
     def sample(self, pairs: Sequence[Pair]) -> Sample:
-        """A batch as fairseq's iterators make it; a language model is to say its input again."""
+        """Return a batch as from fairseq's iterators; a language model's target is its input."""
         data = self.dataset_of(pairs)
         batch = dict(data.collater([data[row] for row in range(len(pairs))]))
         if not self.two_sides:
@@ -75,11 +75,11 @@ SIZES = (
     " --encoder-attention-heads=2 --decoder-attention-heads=2"
 )
 ARCHS = {"deepnet_transformer": 2, "deepnet_transformer_lm": 1, "deepnet_masked_lm": 1}
-"""Our models and their number of sides."""
+"""Number of sides of our models."""
 
 
 def parse(arch: str, *arguments: str) -> Namespace:
-    """What fairseq-train makes of its command line."""
+    """Parse arguments as fairseq-train does."""
     both = ARCHS[arch] == 2
     sizes = [
         option
@@ -92,19 +92,20 @@ def parse(arch: str, *arguments: str) -> Namespace:
         base += ["--no-token-positional-embeddings"]
     parser = options.get_training_parser()
     args = options.parse_args_and_arch(parser, [*base, *sizes, *arguments])
-    args.max_positions = 30  # an option of the masked language model's task
+    args.max_positions = 30  # an option of the masked_lm task
     return args
 
 
 def configuration(arch: str, args: Namespace, arguments: Sequence[str]) -> Any:
-    """fairseq's configuration; making one takes longer than twenty updates, and those of runs that
-    differ in their model alone are alike.
+    """Return fairseq's configuration.
+
+    Conversion takes longer than twenty updates, so runs that differ only in their model share it.
     """
     ours = ("--monitor", "--on-", "--residual", "--scheme", "--encoder", "--decoder", "--dropout")
-    found = copy.deepcopy(_converted(arch, *(a for a in arguments if not a.startswith(ours))))
-    vars(found.model).clear()
-    vars(found.model).update(vars(args))
-    return found
+    result = copy.deepcopy(_converted(arch, *(a for a in arguments if not a.startswith(ours))))
+    vars(result.model).clear()
+    vars(result.model).update(vars(args))
+    return result
 
 
 @functools.cache
@@ -113,14 +114,14 @@ def _converted(arch: str, *arguments: str) -> Any:
 
 
 class Rig:
-    """A training whose updates are made one by one.
+    """Run whose updates are performed one by one.
 
     Args:
         folder: --save-dir.
-        arguments: as after fairseq-train; they come after sizes, SGD with a rate of 0.5 and no
+        arguments: arguments of fairseq-train, after sizes, SGD with a learning rate of 0.5 and no
             dropout.
-        arch: one of ours.
-        seed: of the initial weights.
+        arch: one of our models.
+        seed: seed of the initial weights.
     """
 
     def __init__(
@@ -138,23 +139,23 @@ class Rig:
         self.file = folder / "monitor.jsonl"
 
     def update(self, *batches: Sequence[Pair]) -> Any:
-        """One update with these batches: with more than one, --update-freq's."""
+        """Perform one update with these micro-batches."""
         samples = [self.task.sample(batch) for batch in batches or (TRAIN,)]
         return self.trainer.train_step(samples)
 
     def records(self) -> list[dict[str, Any]]:
-        """What monitor.jsonl holds, read without the project's reader."""
+        """Return the records in monitor.jsonl, without using the project's reader."""
         if not self.file.exists():
             return []
         return [json.loads(line) for line in self.file.read_text(encoding="utf-8").splitlines()]
 
     def values(self) -> dict[str, Any]:
-        """The quantities of the last record."""
+        """Return the last record's quantities."""
         return dict(self.records()[-1]["values"])
 
 
 def count_hooks(model: nn.Module) -> int:
-    """Hooks on all modules and parameters of a model."""
+    """Return the hooks on all modules and parameters of a model."""
     kinds = [
         "_forward_hooks",
         "_forward_pre_hooks",

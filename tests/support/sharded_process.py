@@ -1,8 +1,8 @@
-"""One of several processes that train under legacy_ddp, and again with a sharded model.
+"""Process that trains under legacy_ddp and then with a sharded model.
 
-Run as `python -m tests.support.sharded_process RANK WORLD PORT FOLDER`; FOLDER/case.json is a
-training: a name, an architecture, arguments, updates and micro-batches. Rank 0 writes the largest
-differences of losses, weights and optimiser state into FOLDER/differences.json.
+Run `python -m tests.support.sharded_process RANK WORLD PORT FOLDER`. FOLDER/case.json contains the
+architecture, arguments, updates and micro-batches. Rank 0 writes the largest differences of losses,
+weights and optimiser state to FOLDER/differences.json.
 """
 
 import json
@@ -23,11 +23,10 @@ STATE = "last_optimizer_state"
 
 
 def leave_group() -> None:
-    """Leave no group of processes behind in the tests' own process.
+    """Destroy the process group of the tests' own process.
 
-    torch's cache of what it does with a DTensor would hold the group. A process that is forked
-    later from another thread drops the cache, and would wait for ever for the group's threads,
-    which it does not have.
+    torch's DTensor cache would keep the group alive. A process forked later would drop this cache
+    and wait forever for the group's threads, which do not exist there.
     """
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -36,7 +35,7 @@ def leave_group() -> None:
 
 
 def pairs(generator: random.Random, count: int) -> list[Pair]:
-    """Sentence pairs of random words and lengths."""
+    """Return sentence pairs with random words and lengths."""
 
     def words() -> list[int]:
         length = generator.randint(1, 7)
@@ -46,7 +45,7 @@ def pairs(generator: random.Random, count: int) -> list[Pair]:
 
 
 def seen_losses(trainer: Trainer) -> list[float]:
-    """Losses per token, before fairseq rounds them; filled during training."""
+    """Return a list that training fills with losses per token, before fairseq rounds them."""
     seen: list[float] = []
     log, clip = trainer._reduce_and_log_stats, trainer.clip_grad_norm
     scales: list[float] = []
@@ -60,7 +59,7 @@ def seen_losses(trainer: Trainer) -> list[float]:
             seen.append(sum(float(output["loss"]) for output in outputs) / float(sample_size))
             norms = [getattr(p, "whole_gradient_norm", None) for p in trainer.model.parameters()]
             squares = sum(float(norm) ** 2 for norm in norms if norm is not None)
-            # the norms of whole gradients that observers see add up to the norm that is clipped
+            # observers' norms of full gradients must add up to the clipped norm
             whole = scales[-1] * squares**0.5
             assert not squares or abs(whole / float(grad_norm) - 1) < 1e-4
         return log(outputs, sample_size, grad_norm)
@@ -72,7 +71,7 @@ def seen_losses(trainer: Trainer) -> list[float]:
 def train(
     folder: Path, rank: int, world: int, backend: str, case: dict[str, Any]
 ) -> tuple[list[float], dict[str, Any]]:
-    """Losses of a training, and on rank 0 its checkpoint."""
+    """Return a run's losses and, on rank 0, its checkpoint."""
     arguments = [f"--distributed-world-size={world}", f"--ddp-backend={backend}"]
     rig = Rig(folder, *arguments, *case["arguments"], arch=case["arch"])
     losses = seen_losses(rig.trainer)
@@ -88,7 +87,7 @@ def train(
 
 
 def compare(plain: Any, sharded: Any) -> float:
-    """The largest difference of the numbers in two nested states; 1 where they differ in kind."""
+    """Return the largest difference of numbers in two nested states; 1 if structures differ."""
     if isinstance(plain, torch.Tensor):
         if not isinstance(sharded, torch.Tensor) or plain.shape != sharded.shape:
             return 1.0
@@ -99,7 +98,7 @@ def compare(plain: Any, sharded: Any) -> float:
         return max((compare(plain[key], sharded[key]) for key in plain), default=0.0)
     if isinstance(plain, list | tuple):
         both = zip(plain, sharded, strict=True)
-        return max((compare(one, other) for one, other in both), default=0.0)
+        return max((compare(value, other) for value, other in both), default=0.0)
     if isinstance(plain, float) and isinstance(sharded, float):
         return abs(plain - sharded)
     return float(plain != sharded)

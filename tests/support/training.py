@@ -1,4 +1,4 @@
-"""fairseq-train without importing torch and fairseq anew: here, or in processes of a server."""
+"""fairseq-train in this process, or in processes of a fork server, with torch already imported."""
 
 import json
 import multiprocessing
@@ -21,37 +21,37 @@ from fairseq_deepnet.errors import ConfigurationError
 
 
 def configuration(data: Path, save_dir: Path, *arguments: object) -> Any:
-    """fairseq's configuration of `fairseq-train DATA --save-dir SAVE_DIR ARGUMENTS`."""
+    """Return the configuration of `fairseq-train DATA --save-dir SAVE_DIR ARGUMENTS`."""
     command = [str(part) for part in (data, "--save-dir", save_dir, *arguments)]
     parser = options.get_training_parser()
     return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, command))
 
 
 def train_here(data: Path, save_dir: Path, *arguments: object) -> dict[str, Any]:
-    """Train as `fairseq-train DATA --save-dir SAVE_DIR ARGUMENTS` does; its last checkpoint."""
+    """Run `fairseq-train DATA --save-dir SAVE_DIR ARGUMENTS` and return the last checkpoint."""
     try:
         train.main(configuration(data, save_dir, *arguments))
-    finally:  # as the end of the process does
+    finally:  # as at the end of a process
         while save_dirs._LOCKS:
             os.close(save_dirs._LOCKS.popitem()[1])
-    held: dict[str, Any] = torch.load(save_dir / "checkpoint_last.pt", weights_only=True)
-    return held
+    checkpoint: dict[str, Any] = torch.load(save_dir / "checkpoint_last.pt", weights_only=True)
+    return checkpoint
 
 
 def nothing(_: int) -> None:
-    """Begin a training as it is."""
+    """Do nothing before a run."""
 
 
 def train_together(
     data: Path, save_dir: Path, *arguments: object, begin: Callable[[int], None] = nothing
 ) -> list[int | None]:
-    """Train in two processes on the CPU; their exit statuses.
+    """Train in two processes on the CPU and return their exit statuses.
 
-    One that is refused ends with 2, and SAVE_DIR/refused_RANK says why.
+    After a ConfigurationError the status is 2, and SAVE_DIR/refused_RANK contains the message.
 
-    Arguments:
-        arguments: of fairseq-train; legacy_ddp is the backend unless they name another
-        begin: called in each process with its rank; a function of a module
+    Args:
+        arguments: arguments of fairseq-train; the default backend is legacy_ddp.
+        begin: module-level function, called in each process with its rank.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
@@ -93,7 +93,7 @@ def free_port() -> int:
 
 
 def finish(processes: list["subprocess.Popen[str]"]) -> None:
-    """Wait for all; one that fails takes the others with it."""
+    """Wait for all processes, and kill the others if one fails."""
     try:
         for process in processes:
             output = process.communicate(timeout=900)[0]
@@ -104,6 +104,6 @@ def finish(processes: list["subprocess.Popen[str]"]) -> None:
 
 
 def logged(lines: list[str], name: str) -> list[float]:
-    """A metric's values in the lines of --log-format=json, in order."""
+    """Return a metric's values in the lines of --log-format=json, in order."""
     objects = [json.loads(line) for line in lines if line.startswith("{")]
-    return [float(found[name]) for found in objects if name in found]
+    return [float(record[name]) for record in objects if name in record]

@@ -16,7 +16,7 @@ def model_builder() -> BuildModel:
 
 @pytest.fixture
 def schemes() -> Iterator[Schemes]:
-    """The table of schemes, to be changed; afterwards it is as before, its order too."""
+    """Return the table of schemes, and restore it with its order after the test."""
     before = dict(SCHEMES)
     yield SCHEMES
     SCHEMES.clear()
@@ -25,7 +25,7 @@ def schemes() -> Iterator[Schemes]:
 
 @pytest.fixture
 def batch() -> dict[str, torch.Tensor]:
-    """Three sentence pairs of different lengths; fairseq pads sources left, targets right."""
+    """Return three sentence pairs of different lengths, padded as in fairseq."""
     generator = torch.Generator().manual_seed(7)
     pad, eos = 1, 2
     source = torch.randint(4, 4 + SYMBOLS, (3, 9), generator=generator)

@@ -1,4 +1,4 @@
-"""Admin's profiling pass: what it sets, when, and that nothing undoes it."""
+"""Admin's profiling pass: its values, its timing, and their preservation."""
 
 import math
 from argparse import Namespace
@@ -18,37 +18,38 @@ Batch = dict[str, Tensor]
 
 @pytest.fixture
 def model(model_builder: BuildModel) -> Any:
-    """As new, in training mode, without dropout."""
+    """Return a new model in training mode, without dropout."""
     return model_builder(residual_scheme="admin").train()
 
 
 def residuals(stack: Any) -> list[AdminResidual]:
-    """Of a stack, from the input on."""
+    """Return a stack's residuals, starting at the input."""
     return [residual for layer in stack.layers for residual in layer.residuals.values()]
 
 
 def omegas(model: Any) -> list[float]:
-    """One number a sublayer; every channel has it after profiling."""
-    found = []
+    """Return omega per sublayer; after profiling all channels are equal."""
+    actual = []
     for residual in (*residuals(model.encoder), *residuals(model.decoder)):
         assert residual.omega.min() == residual.omega.max()
-        found.append(residual.omega[0].item())
-    return found
+        actual.append(residual.omega[0].item())
+    return actual
 
 
 def variance(x: Tensor) -> float:
-    """Over all elements, as numpy's var in the authors' code."""
+    """Return the variance over all elements, as numpy's var in the authors' code."""
     return (x - x.mean()).square().mean().item()
 
 
 def chain(
     weights: dict[str, Tensor], heads: int, x: Tensor, mask: Tensor, cross: Any
 ) -> tuple[list[float], Tensor]:
-    """omega_1 = 1, omega_{i+1} = sqrt(Var[omega_i x_{i-1}] + Var[f_i]); and the stack's output.
+    """Return omega of each sublayer of a stack without dropout, and the stack's output.
 
-    Liu et al. 2020 as their code computes it, on a stack without dropout. x: [B, T, C].
+    As in the authors' code, omega_1 = 1 and omega_{i+1} = sqrt(Var[omega_i x_{i-1}] + Var[f_i]).
+    x: [B, T, C].
     """
-    found, omega = [], 1.0
+    actual, omega = [], 1.0
     depth = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("layers."))
     for number in range(depth):
         part = reference.under(weights, f"layers.{number}")
@@ -61,11 +62,11 @@ def chain(
                 source, seen = cross if name == "encoder_attn" else (x, mask)
                 own, norm = reference.under(part, name), f"{name}_layer_norm"
                 branch = reference.attention(own, heads, x, source, seen)
-            found.append(omega)
+            actual.append(omega)
             following = math.sqrt(variance(omega * x) + variance(branch))
             x = reference.layer_norm(part, norm, omega * x + branch)
             omega = following
-    return found, x
+    return actual, x
 
 
 @torch.no_grad()
@@ -86,21 +87,21 @@ def omegas_by_hand(model: Any, batch: Batch) -> list[float]:
 
 @pytest.mark.parametrize("init", ["scheme", "stock"])
 @pytest.mark.parametrize(("n", "m"), [(3, 2), (1, 5)])
-def test_the_first_training_batch_sets_omega_by_the_recursion(
+def test_the_first_training_batch_sets_omega_by_the_authors_recursion(
     init: str, n: int, m: int, model_builder: BuildModel, batch: Batch
 ) -> None:
     depths = {"encoder_layers": n, "decoder_layers": m}
     model = model_builder(residual_scheme="admin", init=init, **depths).train()
     expected = omegas_by_hand(model, batch)
     model(**batch)
-    found = omegas(model)
-    assert len(found) == 2 * n + 3 * m
-    assert found == pytest.approx(expected, rel=1e-5)
-    assert found[0] == found[2 * n] == 1.0  # each stack has a chain of its own
+    actual = omegas(model)
+    assert len(actual) == 2 * n + 3 * m
+    assert actual == pytest.approx(expected, rel=1e-5)
+    assert actual[0] == actual[2 * n] == 1.0  # each stack has its own chain
 
 
-def test_variances_are_those_after_dropout(model_builder: BuildModel, batch: Batch) -> None:
-    """What the profiling pass adds is watched from outside, and the recursion done on it."""
+def test_variances_are_measured_after_dropout(model_builder: BuildModel, batch: Batch) -> None:
+    """Apply the recursion to the streams and branches recorded by hooks."""
     model = model_builder(residual_scheme="admin", dropout=0.4, activation_dropout=0.2).train()
     branches: list[Tensor] = []
     streams: list[Tensor] = []
@@ -114,21 +115,21 @@ def test_variances_are_those_after_dropout(model_builder: BuildModel, batch: Bat
     expected = [1.0]
     for x, branch in zip(streams[:6], branches[:6], strict=True):  # of the first pass
         expected.append(math.sqrt(variance(expected[-1] * x) + variance(branch)))
-    assert len(branches) == 12  # the pass that is trained on has dropout of its own
+    assert len(branches) == 12  # the training pass draws other masks
     assert not torch.equal(branches[0], branches[6])
     assert (branches[0] == 0).float().mean() == pytest.approx(0.4, abs=0.1)
-    found = [residual.omega[0].item() for residual in residuals(model.encoder)]
-    assert found == pytest.approx(expected[:6], rel=1e-5)
+    actual = [residual.omega[0].item() for residual in residuals(model.encoder)]
+    assert actual == pytest.approx(expected[:6], rel=1e-5)
 
 
-def test_the_batch_that_profiles_is_trained_on_with_omega(model: Any, batch: Batch) -> None:
+def test_the_profiled_batch_is_trained_with_omega(model: Any, batch: Batch) -> None:
     first = model(**batch)[0]
     assert torch.equal(first, model(**batch)[0])
     assert torch.equal(first, model.eval()(**batch)[0])
 
 
 def other(batch: Batch) -> Batch:
-    """The same lengths, other words."""
+    """Return a batch with the same lengths and other words."""
     moved = {}
     for name, tokens in batch.items():
         moved[name] = torch.where(tokens.gt(3), 4 + (7 * tokens) % 60, tokens)
@@ -136,7 +137,7 @@ def other(batch: Batch) -> Batch:
 
 
 def test_only_the_first_batch_profiles(model: Any, model_builder: BuildModel, batch: Batch) -> None:
-    """With --update-freq, too: later micro-batches of the first update leave omega alone."""
+    """Later micro-batches of the first update, with --update-freq, do not change omega either."""
     model(**batch)
     before = omegas(model)
     model(**other(batch))
@@ -157,14 +158,14 @@ def test_a_resumed_model_keeps_omega_and_is_not_profiled_again(
 
 
 def half_precision(model: Any, lr: float) -> FP16Optimizer:
-    """fairseq's optimiser for --bf16, as its trainer builds it: with fp32 copies made now."""
+    """Return fairseq's optimiser for --bf16, which copies the weights to fp32 now."""
     common = Namespace(bf16=True, fp16_scale_window=4)
     sgd = Namespace(optimizer="sgd", lr=[lr], momentum=0.0, weight_decay=0.0)
     cfg = Namespace(common=common, optimizer=sgd)
     return FP16Optimizer.build_optimizer(cfg, list(model.parameters()))
 
 
-def test_an_optimiser_of_half_precision_moves_omega_from_what_was_profiled(
+def test_a_half_precision_optimiser_updates_omega_from_its_profiled_value(
     model: Any, batch: Batch
 ) -> None:
     model.bfloat16()
@@ -181,5 +182,5 @@ def test_an_optimiser_of_half_precision_moves_omega_from_what_was_profiled(
         step = steps[f"decoder.layers.{layer}.residuals.{name}.weight"]
         assert step.abs().max() > 1e-3
         expected = 1 + profiled[number] + step
-        # bf16 keeps 8 bits: 2^-8 of a number, twice
+        # bf16 has 8 bits; two roundings
         torch.testing.assert_close(residual.omega.float(), expected, rtol=2**-7, atol=0)

@@ -1,4 +1,4 @@
-"""BranchNorm's growth: by the update, from the training's options, and kept by checkpoints."""
+"""Growth of BranchNorm's branch weight during training and across checkpoints."""
 
 from typing import Any
 
@@ -17,14 +17,14 @@ def scales(model: Any) -> set[float]:
     "arch", ["deepnet_transformer", "deepnet_transformer_lm", "deepnet_masked_lm"]
 )
 def test_branches_grow_to_one_over_the_warm_up_and_stay(arch: str) -> None:
-    """min(1, t / T) in update t; fairseq tells t - 1, the updates that are finished."""
+    """The scale is min(1, t / T) in update t; fairseq passes t - 1 finished updates."""
     model = build_model(arch, residual_scheme="branchnorm", warmup_updates=4, max_positions=20)
     assert scales(model) == {1.0}
-    found = []
+    actual = []
     for finished in range(6):
         model.set_num_updates(finished)
-        found.append(scales(model))
-    assert found == [{0.25}, {0.5}, {0.75}, {1.0}, {1.0}, {1.0}]
+        actual.append(scales(model))
+    assert actual == [{0.25}, {0.5}, {0.75}, {1.0}, {1.0}, {1.0}]
 
 
 @pytest.mark.parametrize("options", [{}, {"warmup_updates": 0}], ids=str)
@@ -39,7 +39,7 @@ def test_without_a_warm_up_they_grow_for_4000_updates(
 def test_a_model_computes_with_the_scale_of_its_checkpoint(
     model_builder: BuildModel, batch: dict[str, Tensor]
 ) -> None:
-    """In whatever order fairseq tells the update and loads: what was trained is what translates."""
+    """Neither the number of updates nor the order of calls changes a loaded scale."""
     model = model_builder(residual_scheme="branchnorm", warmup_updates=8)
     model.set_num_updates(1)
     again = model_builder(residual_scheme="branchnorm", seed=2)
@@ -49,21 +49,21 @@ def test_a_model_computes_with_the_scale_of_its_checkpoint(
     assert torch.equal(again.eval()(**batch)[0], model.eval()(**batch)[0])
 
 
-def test_a_scale_counts_as_the_inverse_of_alpha(model_builder: BuildModel) -> None:
-    """LN(x + a G) = LN(x / a + G): what the bound of the update is told."""
+def test_alpha_is_the_inverse_of_the_scale(model_builder: BuildModel) -> None:
+    """LN(x + a G) = LN(x / a + G), as needed for the bound of the update."""
     model = model_builder(residual_scheme="branchnorm", warmup_updates=4)
     model.set_num_updates(0)
     assert model.encoder.layers[0].residuals.ffn.alpha == 4.0
 
 
-def test_what_a_checkpoint_has_reached_is_not_taken_back(model_builder: BuildModel) -> None:
-    """Fine-tuning counts updates from 0, and goes on with the function that was trained."""
+def test_the_scale_never_falls_below_a_checkpoints(model_builder: BuildModel) -> None:
+    """Fine-tuning counts updates from 0 but starts from the trained function."""
     model = model_builder(residual_scheme="branchnorm", warmup_updates=4)
     model.set_num_updates(1)
     again = model_builder(residual_scheme="branchnorm", warmup_updates=4, seed=2)
     again.load_state_dict(model.state_dict())
-    found = []
+    actual = []
     for finished in range(4):
         again.set_num_updates(finished)
-        found.append(scales(again))
-    assert found == [{0.5}, {0.5}, {0.75}, {1.0}]
+        actual.append(scales(again))
+    assert actual == [{0.5}, {0.5}, {0.75}, {1.0}]

@@ -1,4 +1,4 @@
-"""The criterions without a table of logits give fairseq's numbers, and hold no such table."""
+"""Chunked criterions against fairseq's, and their memory."""
 
 import copy
 import math
@@ -29,7 +29,7 @@ Sample = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def _several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batch has 15 targets that are no padding: chunks of 6, 6 and 3."""
+    """Split the batch's 15 real targets into chunks of 6, 6 and 3."""
     monkeypatch.setattr(chunked, "CPU_ROWS", (6, 6))
     monkeypatch.setattr(chunked, "CPU_BLOCK", 48)
 
@@ -42,13 +42,13 @@ def sample(batch: dict[str, Tensor]) -> Sample:
 
 
 def only_target_side(sample: Sample) -> Sample:
-    """The batch of a language model."""
+    """Return the batch for a language model."""
     inputs = sample["net_input"]["prev_output_tokens"]
     return {**sample, "net_input": {"src_tokens": inputs}}
 
 
 def run(criterion: Any, model: nn.Module, sample: Sample) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Its log, and the gradients of a training step with a loss scale."""
+    """Return the log and the gradients of a training step with a loss scale."""
     model.zero_grad()
     loss, size, log = criterion(model, sample)
     (loss * 3.0 / size).backward()
@@ -81,24 +81,24 @@ MODELS = {
 
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_log_and_gradients_are_fairseqs(
+def test_log_and_gradients_equal_fairseqs(
     options: dict[str, Any], smoothing: float, sample: Sample
 ) -> None:
     model = build_model(**options)
-    given = (TASK, False, smoothing)
+    inputs = (TASK, False, smoothing)
     compare(
-        cross_entropy.LabelSmoothedCrossEntropyCriterion(*given),
-        LabelSmoothedCrossEntropyCriterion(*given),
+        cross_entropy.LabelSmoothedCrossEntropyCriterion(*inputs),
+        LabelSmoothedCrossEntropyCriterion(*inputs),
         model,
         sample,
     )
 
 
-def test_prefixes_are_ignored_and_accuracy_reported_as_fairseq_does(sample: Sample) -> None:
+def test_ignored_prefixes_and_reported_accuracy_equal_fairseqs(sample: Sample) -> None:
     model = build_model()
     settings = {"sentence_avg": True, "label_smoothing": 0.2}
     settings |= {"ignore_prefix_size": 2, "report_accuracy": True}
-    with torch.no_grad():  # so that the likeliest word is sometimes right
+    with torch.no_grad():  # makes some predictions correct
         model.decoder.output_projection.weight[sample["target"][1, 3]] *= 5
     ours = cross_entropy.LabelSmoothedCrossEntropyCriterion(TASK, **settings)
     theirs = LabelSmoothedCrossEntropyCriterion(TASK, **settings)
@@ -107,7 +107,7 @@ def test_prefixes_are_ignored_and_accuracy_reported_as_fairseq_does(sample: Samp
 
 
 @pytest.mark.parametrize("arch", ["deepnet_transformer_lm", "deepnet_transformer"])
-def test_plain_cross_entropy_is_fairseqs(arch: str, sample: Sample) -> None:
+def test_plain_cross_entropy_equals_fairseqs(arch: str, sample: Sample) -> None:
     model = build_model(arch)
     batch = only_target_side(sample) if arch.endswith("_lm") else sample
     ours, theirs = cross_entropy.CrossEntropyCriterion, CrossEntropyCriterion
@@ -117,10 +117,10 @@ def test_plain_cross_entropy_is_fairseqs(arch: str, sample: Sample) -> None:
 def test_a_bias_of_the_output_layer_has_its_gradient(sample: Sample) -> None:
     model = build_model()
     model.decoder.output_projection = nn.Linear(32, VOCABULARY)
-    given = (TASK, False, 0.1)
+    inputs = (TASK, False, 0.1)
     compare(
-        cross_entropy.LabelSmoothedCrossEntropyCriterion(*given),
-        LabelSmoothedCrossEntropyCriterion(*given),
+        cross_entropy.LabelSmoothedCrossEntropyCriterion(*inputs),
+        LabelSmoothedCrossEntropyCriterion(*inputs),
         model,
         sample,
     )
@@ -135,8 +135,10 @@ def test_frozen_parts_get_no_gradient(sample: Sample) -> None:
     assert model.decoder.layers[0].fc1.weight.grad is not None
 
 
-def test_data_parallel_sees_an_untied_output_layer_as_used(tmp_path: Path, sample: Sample) -> None:
-    """Else torch would take its gradient for a second one, and raise, or not exchange it."""
+def test_data_parallel_treats_an_untied_output_layer_as_used(
+    tmp_path: Path, sample: Sample
+) -> None:
+    """Otherwise torch would raise an error or not exchange the layer's gradient."""
     model = build_model(share_decoder_input_output_embed=False)
     criterion = cross_entropy.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)
     expected = run(criterion, model, sample)[1]
@@ -153,7 +155,7 @@ def test_data_parallel_sees_an_untied_output_layer_as_used(tmp_path: Path, sampl
     assert_alike({name: p.grad for name, p in model.named_parameters()}, expected)
 
 
-def test_losses_of_single_tokens_are_fairseqs_own(sample: Sample) -> None:
+def test_losses_per_token_equal_fairseqs(sample: Sample) -> None:
     model = build_model()
     ours = cross_entropy.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1, 0, True)
     theirs = LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1, 0, True)
@@ -195,9 +197,9 @@ def test_impossible_targets_have_a_finite_loss() -> None:
     x = torch.tensor([[200.0, 0.0], [1.0, 1.0]], requires_grad=True)
     w = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]], requires_grad=True)
     target = torch.tensor([2, 0])
-    found = chunked.smoothed_cross_entropy(x, w, None, target, 0.0, PAD)
-    assert float(found.nll) == pytest.approx(400 + math.log(2 + math.exp(-2)) + 0.0, rel=1e-6)
-    found.loss.backward()
+    result = chunked.smoothed_cross_entropy(x, w, None, target, 0.0, PAD)
+    assert float(result.nll) == pytest.approx(400 + math.log(2 + math.exp(-2)) + 0.0, rel=1e-6)
+    result.loss.backward()
     assert torch.isfinite(x.grad).all()
 
 
@@ -209,28 +211,28 @@ def test_half_precision_sums_in_float32(dtype: torch.dtype) -> None:
     target = torch.randint(0, 40, (50,), generator=generator)
     exact = [t.double().requires_grad_() for t in (x, w)]
     reference(*exact, target, 0.1).mul(1024).backward()
-    given = [t.requires_grad_() for t in (x, w)]
-    found = chunked.smoothed_cross_entropy(*given, None, target, 0.1, PAD)
-    assert found.loss.dtype == torch.float32
-    found.loss.mul(1024).backward()
-    for ours, theirs in zip(given, exact, strict=True):
+    inputs = [t.requires_grad_() for t in (x, w)]
+    result = chunked.smoothed_cross_entropy(*inputs, None, target, 0.1, PAD)
+    assert result.loss.dtype == torch.float32
+    result.loss.mul(1024).backward()
+    for ours, theirs in zip(inputs, exact, strict=True):
         assert ours.grad.dtype == dtype
-        # each number of the table is rounded once: 2^-8 of it in bf16, 2^-11 in fp16
+        # each number in the table is rounded once, by up to 2^-8 in bf16 or 2^-11 in fp16
         bound = 4 * torch.finfo(dtype).eps * theirs.grad.abs().max()
         assert (ours.grad.double() - theirs.grad).abs().max() < bound
 
 
 class Largest(TorchDispatchMode):
-    """Remembers the most elements of any tensor that an operation gives."""
+    """Records the size of the largest tensor that any operation returns."""
 
     elements = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for tensor in found if isinstance(found, tuple | list) else (found,):
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else (result,):
             if isinstance(tensor, Tensor):
                 self.elements = max(self.elements, tensor.untyped_storage().nbytes() // 4)
-        return found
+        return result
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -243,7 +245,7 @@ def test_no_tensor_is_as_large_as_the_table(training: bool) -> None:
         loss = chunked.smoothed_cross_entropy(x, w, None, target, 0.1, PAD).loss
         if training:
             loss.backward()
-    # x is the largest: a table of 6 rows has 900 elements, the whole one 45,000
+    # x is the largest tensor; a table of 6 rows has 900 elements, the full table 45,000
     assert seen.elements == tokens * width
     with Largest() as seen:
         reference(x, w, target, 0.1)
@@ -257,16 +259,16 @@ def test_padding_is_not_computed() -> None:
     assert torch.isfinite(chunked.smoothed_cross_entropy(x, w, None, target, 0.1, PAD).loss)
 
 
-def test_padding_is_looked_for_once_and_before_the_model_runs(
+def test_padding_is_counted_once_before_the_model_runs(
     sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The host waits for a GPU's answer, and would later wait for the whole forward pass."""
+    """Counting synchronises with a GPU and would later wait for the whole forward pass."""
     seen: list[str] = []
     count = chunked.counted
 
-    def counted(*given: Any) -> Tensor:
+    def counted(*inputs: Any) -> Tensor:
         seen.append("padding")
-        return count(*given)
+        return count(*inputs)
 
     for module in (chunked, cross_entropy):
         monkeypatch.setattr(module, "counted", counted)
@@ -276,7 +278,7 @@ def test_padding_is_looked_for_once_and_before_the_model_runs(
     assert seen == ["padding", "model"]
 
 
-def test_a_batch_of_padding_alone_has_no_loss() -> None:
+def test_a_batch_with_only_padding_has_no_loss() -> None:
     x, w = torch.randn(2, 4, requires_grad=True), torch.randn(20, 4, requires_grad=True)
     loss = chunked.smoothed_cross_entropy(x, w, None, torch.full((2,), PAD), 0.1, PAD).loss
     loss.backward()
@@ -285,7 +287,7 @@ def test_a_batch_of_padding_alone_has_no_loss() -> None:
     assert not w.grad.any()
 
 
-def test_adaptive_softmax_is_refused(sample: Sample) -> None:
+def test_adaptive_softmax_is_an_error(sample: Sample) -> None:
     model = build_model("transformer", adaptive_softmax_cutoff="20,40", adaptive_softmax_dropout=0)
     criterion = cross_entropy.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)
     with pytest.raises(ConfigurationError, match="--adaptive-softmax-cutoff"):
@@ -293,7 +295,7 @@ def test_adaptive_softmax_is_refused(sample: Sample) -> None:
 
 
 def test_fp16_does_not_lose_the_gradients_of_a_large_vocabulary() -> None:
-    """1 / V is subnormal in fp16 at 200,000 words, before any loss scale could help."""
+    """For 200,000 words 1 / V is subnormal in fp16, before the loss scale is applied."""
     torch.manual_seed(1)
     vocabulary = 200_000
     x = torch.randn(4, 8).half()
@@ -306,6 +308,6 @@ def test_fp16_does_not_lose_the_gradients_of_a_large_vocabulary() -> None:
         walk.run()
         gradients.append([grad.double() for grad in walk.grads if grad is not None])
     for rounded, exact in zip(*gradients, strict=True):
-        others = slice(8, None) if len(exact) > 4 else slice(None)  # words that are no target
+        others = slice(8, None) if len(exact) > 4 else slice(None)  # words that are not targets
         error = (rounded[others] - exact[others]).norm() / exact[others].norm()
         assert error < 1e-3

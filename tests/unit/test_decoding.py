@@ -1,4 +1,4 @@
-"""Decoding step by step: what is shared, what is never copied, and that nothing of it shows."""
+"""Incremental decoding against full decoding, and the work that it shares."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ LM = "deepnet_transformer_lm"
 
 
 class Search:
-    """Hypotheses that grow at random, as a beam search would let them."""
+    """Simulated beam search that extends hypotheses at random."""
 
     def __init__(self, model: Any, sentences: int, beam: int, source: Tensor | None = None) -> None:
         self.model, self.beam, self.source = model, beam, source
@@ -37,30 +37,30 @@ class Search:
             self.encoded = self.model.encoder.reorder_encoder_out(self.encoded, order)
 
     def step(self) -> Tensor:
-        """Log-probabilities [R, V] of what comes next."""
+        """Return log-probabilities [R, V] of the next token."""
         inputs = {} if self.encoded is None else {"encoder_out": self.encoded}
         out = self.model.decoder(self.tokens, incremental_state=self.state, **inputs)
         return self.model.get_normalized_probs(out, log_probs=True)[:, 0]
 
     def full(self) -> Tensor:
-        """The same without a memory."""
+        """Return the same without a cache."""
         inputs = () if self.source is None else (self.source, self.source.ne(1).sum(1))
         out = self.model(*inputs, self.tokens)
         return self.model.get_normalized_probs(out, log_probs=True)[:, -1]
 
-    def go_on(self, order: Tensor) -> None:
-        """Rows take over what other rows wrote, and each writes one symbol more."""
+    def extend(self, order: Tensor) -> None:
+        """Make row i continue row order[i], and append a random symbol to each row."""
         self.model.decoder.reorder_incremental_state_scripting(self.state, order)
         self.expand(order)
         new = torch.randint(4, 60, (len(order), 1), generator=self.generator)
         self.tokens = torch.cat([self.tokens[order], new], dim=1)
 
     def beams(self, ending: int = 0) -> Tensor:
-        """An order in which beams change places and some sentences end."""
+        """Return a row order that permutes beams and ends some sentences."""
         sentences = len(self.tokens) // self.beam
-        kept = torch.randperm(sentences, generator=self.generator)[ending:].sort().values
-        within = torch.randint(0, self.beam, (len(kept), self.beam), generator=self.generator)
-        return (kept[:, None] * self.beam + within).flatten()
+        remaining = torch.randperm(sentences, generator=self.generator)[ending:].sort().values
+        within = torch.randint(0, self.beam, (len(remaining), self.beam), generator=self.generator)
+        return (remaining[:, None] * self.beam + within).flatten()
 
     @property
     def decoding(self) -> Decoding:
@@ -69,7 +69,7 @@ class Search:
 
 
 def sources(sentences: int) -> Tensor:
-    """Source tokens [B, S] of many lengths, padded on the left."""
+    """Return source tokens [B, S] of various lengths, padded on the left."""
     generator = torch.Generator().manual_seed(9)
     tokens = torch.randint(4, 60, (sentences, 19), generator=generator)
     tokens[:, -1] = 2
@@ -86,7 +86,7 @@ def build(arch: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize("arch", ["deepnet_transformer", LM])
 @torch.no_grad()
-def test_sentences_that_end_and_beams_that_change_places_leave_every_row_its_history(
+def test_rows_keep_their_histories_when_sentences_end_and_beams_are_reordered(
     arch: str,
 ) -> None:
     model = build(arch)
@@ -95,7 +95,7 @@ def test_sentences_that_end_and_beams_that_change_places_leave_every_row_its_his
     search = Search(model, 8, 3, None if arch == LM else sources(8))
     for step in range(24):
         torch.testing.assert_close(search.step(), search.full(), **TOLERANCE)
-        search.go_on(search.beams(ending=step % 4 == 3))
+        search.extend(search.beams(ending=step % 4 == 3))
     assert search.decoding.cache.hypotheses_per_sentence == 3
     assert search.decoding.cache.sentences == 2
 
@@ -113,7 +113,9 @@ def test_rows_of_one_sentence_must_stay_together() -> None:
 
 @pytest.mark.parametrize("retain", [False, True], ids=["plain", "retain dropout"])
 @torch.no_grad()
-def test_the_first_step_is_computed_once_a_sentence_unless_dropout_is_drawn(retain: bool) -> None:
+def test_the_first_step_is_computed_once_per_sentence_unless_dropout_is_active(
+    retain: bool,
+) -> None:
     model = build("deepnet_transformer", dropout=0.1)
     for layer in model.decoder.layers:
         layer.dropout_module.apply_during_inference = retain
@@ -121,13 +123,13 @@ def test_the_first_step_is_computed_once_a_sentence_unless_dropout_is_drawn(reta
     model.decoder.layers[0].fc1.register_forward_hook(lambda m, i, out: rows.append(len(out)))
     search = Search(model, 4, 3, sources(4))
     assert len(search.step()) == 12
-    search.go_on(search.beams())
+    search.extend(search.beams())
     search.step()
     assert rows == ([12, 12] if retain else [4, 12])
 
 
 @torch.no_grad()
-def test_what_a_step_gives_may_be_changed_in_place_and_outside_of_any_mode() -> None:
+def test_a_steps_outputs_may_be_modified_in_place() -> None:
     """fairseq's generator divides logits by the temperature."""
     model = build("deepnet_transformer")
     search = Search(model, 4, 3, sources(4))
@@ -136,7 +138,7 @@ def test_what_a_step_gives_may_be_changed_in_place_and_outside_of_any_mode() -> 
     )
     x.div_(2)
     extra["attn"][0].div_(2)
-    search.go_on(search.beams(ending=1))
+    search.extend(search.beams(ending=1))
     torch.testing.assert_close(search.step(), search.full(), **TOLERANCE)
 
 
@@ -146,15 +148,15 @@ def test_alignments_follow_rows_whose_sentences_moved() -> None:
     search = Search(model, 6, 2, sources(6))
     for ending in (1, 1, 1, 0):
         search.step()
-        search.go_on(search.beams(ending))
-    _, found = model.decoder(search.tokens, search.encoded, search.state, alignment_layer=1)
+        search.extend(search.beams(ending))
+    _, actual = model.decoder(search.tokens, search.encoded, search.state, alignment_layer=1)
     lengths = search.source.ne(1).sum(1)
     _, full = model(search.source, lengths, search.tokens, alignment_layer=1)
-    torch.testing.assert_close(found["attn"][0], full["attn"][0][:, -1:], **TOLERANCE)
+    torch.testing.assert_close(actual["attn"][0], full["attn"][0][:, -1:], **TOLERANCE)
 
 
 @torch.no_grad()
-def test_the_encoder_output_is_held_once_a_sentence_for_all_hypotheses(
+def test_the_encoder_output_is_stored_once_per_sentence(
     model_builder: BuildModel, batch: Batch
 ) -> None:
     encoder = model_builder().eval().encoder
@@ -164,16 +166,16 @@ def test_the_encoder_output_is_held_once_a_sentence_for_all_hypotheses(
     assert encoder.reorder_encoder_out(repeated, torch.tensor([1, 1, 2, 2, 5, 4])) is repeated
     swapped = encoder.reorder_encoder_out(repeated, torch.tensor([2, 3, 0, 0, 5, 4]))
     torn = encoder.reorder_encoder_out(repeated, torch.tensor([0, 2, 3, 1, 4, 5]))
-    for found, group, held in ((swapped, 2, [1, 0, 2]), (torn, 1, [0, 1, 1, 0, 2, 2])):
-        assert hypotheses_per_sentence(found) == group
-        assert torch.equal(found["encoder_out"][0], encoded["encoder_out"][0][:, held])
-        padding = encoded["encoder_padding_mask"][0][held]
-        assert torch.equal(found["encoder_padding_mask"][0], padding)
+    for actual, group, rows in ((swapped, 2, [1, 0, 2]), (torn, 1, [0, 1, 1, 0, 2, 2])):
+        assert hypotheses_per_sentence(actual) == group
+        assert torch.equal(actual["encoder_out"][0], encoded["encoder_out"][0][:, rows])
+        padding = encoded["encoder_padding_mask"][0][rows]
+        assert torch.equal(actual["encoder_padding_mask"][0], padding)
 
 
 @pytest.mark.parametrize("order", [[2, 3, 0, 0, 5, 4], [0, 2, 3, 1]], ids=["grouped", "torn"])
 @torch.no_grad()
-def test_all_positions_at_once_read_reordered_encoder_output(
+def test_full_decoding_uses_the_reordered_encoder_output(
     model_builder: BuildModel, batch: Batch, order: list[int]
 ) -> None:
     model = model_builder().eval()
@@ -188,12 +190,12 @@ def test_all_positions_at_once_read_reordered_encoder_output(
 
 
 @torch.no_grad()
-def test_padding_takes_part_in_no_product_of_a_model_that_generates(batch: Batch) -> None:
-    """Neither in the encoder's nor where the decoder projects its output."""
+def test_products_exclude_padding_in_generation(batch: Batch) -> None:
+    """Check the encoder's products and the decoder's projections of the encoder's output."""
     model = build("deepnet_transformer")
     model.make_generation_fast_()
     rows: set[int] = set()
-    for layer in (*model.encoder.layers, *(one.encoder_attn for one in model.decoder.layers)):
+    for layer in (*model.encoder.layers, *(module.encoder_attn for module in model.decoder.layers)):
         for name in ("fc1", "fc2", "k_proj", "v_proj"):
             if hasattr(layer, name):
                 getattr(layer, name).register_forward_hook(
@@ -208,7 +210,7 @@ def test_padding_takes_part_in_no_product_of_a_model_that_generates(batch: Batch
 
 
 @torch.no_grad()
-def test_preparing_for_inference_moves_weights_and_changes_none(batch: Batch) -> None:
+def test_preparing_for_inference_moves_weights_without_changing_them(batch: Batch) -> None:
     model = build("deepnet_transformer")
     before = {name: value.clone() for name, value in model.state_dict().items()}
     expected = model(**batch)[0]
@@ -217,7 +219,7 @@ def test_preparing_for_inference_moves_weights_and_changes_none(batch: Batch) ->
         assert torch.equal(value, before[name]), name
     torch.testing.assert_close(model(**batch)[0], expected, **TOLERANCE)
     attention = model.decoder.layers[0].self_attn
-    parts = [one.weight for one in (attention.q_proj, attention.k_proj, attention.v_proj)]
+    parts = [module.weight for module in (attention.q_proj, attention.k_proj, attention.v_proj)]
     joined = joined_part(parts)
     assert joined is not None
     assert torch.equal(joined, torch.cat(parts))
@@ -225,7 +227,7 @@ def test_preparing_for_inference_moves_weights_and_changes_none(batch: Batch) ->
 
 @pytest.mark.parametrize("arch", ["deepnet_transformer", LM])
 @torch.no_grad()
-def test_a_model_generates_in_bf16_where_the_command_says_so(arch: str) -> None:
+def test_a_model_generates_in_bf16_on_request(arch: str) -> None:
     for bf16, dtype in ((True, torch.bfloat16), (False, torch.float32)):
         model = build(arch)
         common = SimpleNamespace(bf16=bf16)
@@ -237,7 +239,7 @@ def test_a_model_generates_in_bf16_where_the_command_says_so(arch: str) -> None:
 
 @pytest.mark.parametrize("change", ["double", "new weights", "another map"])
 @torch.no_grad()
-def test_weights_that_change_after_preparing_are_those_that_decode(change: str) -> None:
+def test_decoding_uses_weights_that_change_after_preparation(change: str) -> None:
     model = build("deepnet_transformer")
     model.make_generation_fast_()
     if change == "double":
@@ -250,5 +252,5 @@ def test_weights_that_change_after_preparing_are_those_that_decode(change: str) 
         model.decoder.layers[0].self_attn.q_proj = torch.nn.Sequential(query, torch.nn.Tanh())
     search = Search(model, 3, 2, sources(3))
     search.step()
-    search.go_on(search.beams())
+    search.extend(search.beams())
     torch.testing.assert_close(search.step(), search.full(), **TOLERANCE)

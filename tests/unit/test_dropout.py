@@ -1,4 +1,4 @@
-"""Dropout that takes 16 bits an element from the generator: distribution and gradients."""
+"""Distribution and gradients of dropout with 16 random bits per element."""
 
 import math
 
@@ -13,7 +13,7 @@ def dropping(p: float) -> Dropout:
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
-def test_elements_are_dropped_with_the_probability_asked_for(p: float) -> None:
+def test_elements_are_dropped_with_probability_p(p: float) -> None:
     elements = 400_000
     torch.manual_seed(1)
     dropped = int((dropping(p)(torch.ones(elements)) == 0).sum())
@@ -21,7 +21,7 @@ def test_elements_are_dropped_with_the_probability_asked_for(p: float) -> None:
     assert abs(dropped - elements * p) < 5 * deviation
 
 
-def test_kept_elements_are_scaled_so_that_the_mean_stays() -> None:
+def test_remaining_elements_are_scaled_to_preserve_the_mean() -> None:
     torch.manual_seed(1)
     y = dropping(0.1)(torch.ones(1000, 64))
     kept_values = y[y != 0]
@@ -30,7 +30,7 @@ def test_kept_elements_are_scaled_so_that_the_mean_stays() -> None:
     assert y.mean() == pytest.approx(1, abs=0.01)
 
 
-def test_the_gradient_is_that_of_the_kept_elements() -> None:
+def test_only_remaining_elements_have_gradients() -> None:
     x = torch.randn(3, 5, 7, requires_grad=True)
     y = dropping(0.4)(x)
     weight = torch.randn_like(y)
@@ -50,11 +50,11 @@ def test_one_seed_draws_one_mask() -> None:
 
 
 @pytest.mark.parametrize(("p", "value"), [(1e-9, 1.0), (1.0, 0.0)])
-def test_probabilities_at_the_ends_keep_all_or_nothing(p: float, value: float) -> None:
+def test_extreme_probabilities_drop_no_or_all_elements(p: float, value: float) -> None:
     assert torch.equal(dropping(p)(torch.ones(50)), torch.full((50,), value))
 
 
-def test_nothing_is_dropped_at_inference_unless_it_is_retained() -> None:
+def test_nothing_is_dropped_at_inference_unless_dropout_is_retained() -> None:
     module = Dropout(0.5, module_name="TransformerEncoderLayer").eval()
     x = torch.ones(100)
     assert module(x) is x

@@ -1,7 +1,7 @@
-"""Where a training drops: in stock fairseq's places, and in each scheme's own formula.
+"""Places of dropout, against stock fairseq and each scheme's formula.
 
-What is dropped is no chance here: each dropout, ours, fairseq's and torch's, multiplies channel i
-(of attention weights: key i) by a known factor, so that two computations can be compared.
+Dropout is deterministic here: each dropout, whether ours, fairseq's or torch's, multiplies channel
+i (or key i of attention weights) by a fixed factor, so that two computations can be compared.
 """
 
 import math
@@ -22,14 +22,14 @@ EACH: list[dict[str, float]] = [
     {"dropout": 0.4},
     {"attention_dropout": 0.4},
     {"activation_dropout": 0.4},
-    {"relu_dropout": 0.4},  # activation_dropout, in old configurations
+    {"relu_dropout": 0.4},  # activation_dropout in old configurations
     {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3},
 ]
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 
 def dropped(x: Tensor, p: float) -> Tensor:
-    """x times 0 in every third place of its last dimension, and 1 / (1 - p) in the others."""
+    """Multiply every third element of the last dimension by 0 and the others by 1 / (1 - p)."""
     places = torch.arange(x.size(-1), device=x.device)
     return x * (places % 3 != 1) / (1 - p)
 
@@ -42,7 +42,7 @@ def attend(
     dropout_p: float = 0.0,
     is_causal: bool = False,
 ) -> Tensor:
-    """torch's scaled_dot_product_attention with a dropout that is known."""
+    """Compute torch's scaled_dot_product_attention with deterministic dropout."""
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.size(-1))
     if is_causal:
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
@@ -55,7 +55,7 @@ def attend(
 
 
 @pytest.fixture(autouse=True)
-def known_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+def fixed_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
     def forward(self: Any, x: Tensor, inplace: bool = False) -> Tensor:
         drops = self.p > 0 and (self.training or self.apply_during_inference)
         return dropped(x, self.p) if drops else x
@@ -70,7 +70,7 @@ def known_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def assert_alike(ours: Any, stock: Any, batch: Batch) -> None:
-    """Equal loss and gradients while training; equal logits, without dropout, afterwards."""
+    """Compare loss and gradients in training, and logits in evaluation, without dropout."""
     losses = []
     for model in (ours, stock):
         losses.append(next_token_loss(model.train()(**batch)[0], batch))
@@ -80,14 +80,14 @@ def assert_alike(ours: Any, stock: Any, batch: Batch) -> None:
     for name, parameter in ours.named_parameters():
         torch.testing.assert_close(parameter.grad, gradients[name], **CLOSE, msg=name)
     real = batch["prev_output_tokens"].ne(1)
-    found, expected = (model.eval()(**batch)[0][real] for model in (ours, stock))
-    torch.testing.assert_close(found, expected, **CLOSE)
+    actual, expected = (model.eval()(**batch)[0][real] for model in (ours, stock))
+    torch.testing.assert_close(actual, expected, **CLOSE)
     assert abs(next_token_loss(ours(**batch)[0], batch) - losses[0]) > 1e-3  # nothing is dropped
 
 
 @pytest.mark.parametrize("options", EACH, ids=str)
 @pytest.mark.parametrize("scheme", ["post-ln", "pre-ln"])
-def test_an_encoder_decoder_drops_where_stock_fairseq_drops(
+def test_dropout_is_in_the_same_places_as_in_stock_fairseq(
     scheme: str, options: dict[str, float], model_builder: BuildModel, batch: Batch
 ) -> None:
     pre = {f"{side}_normalize_before": scheme == "pre-ln" for side in ("encoder", "decoder")}
@@ -101,14 +101,14 @@ def test_an_encoder_decoder_drops_where_stock_fairseq_drops(
 @pytest.mark.parametrize("options", EACH[:3], ids=str)
 @pytest.mark.parametrize(("scheme", "variant"), matrix(VARIANTS))
 @torch.no_grad()
-def test_a_training_drops_where_its_schemes_formula_has_it(
+def test_dropout_is_where_the_schemes_formula_has_it(
     scheme: str,
     variant: str | None,
     options: dict[str, float],
     model_builder: BuildModel,
     batch: Batch,
 ) -> None:
-    """NormFormer's branch is normalised before it is dropped, its fc1's output after."""
+    """NormFormer normalises its branch before dropout, but fc1's output after dropout."""
     chosen = {"dropout": 0.0} | options
     model = model_builder(residual_scheme=scheme, scheme_variant=variant, **chosen)
     generator = torch.Generator().manual_seed(9)
@@ -123,6 +123,6 @@ def test_a_training_drops_where_its_schemes_formula_has_it(
         )
     )
     real = batch["prev_output_tokens"].ne(1)
-    found, expected = model(**batch)[0], reference.logits(scheme, model, batch, places)
-    torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=1e-4)
-    assert not torch.allclose(found[real], model.eval()(**batch)[0][real], atol=1e-3)
+    actual, expected = model(**batch)[0], reference.logits(scheme, model, batch, places)
+    torch.testing.assert_close(actual[real], expected[real], atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(actual[real], model.eval()(**batch)[0][real], atol=1e-3)

@@ -1,4 +1,4 @@
-"""What each scheme must do in a model: learn with all it has, and come back from a checkpoint."""
+"""Training, checkpoints and logging of models with each scheme."""
 
 import math
 from argparse import Namespace
@@ -22,7 +22,7 @@ Batch = dict[str, Tensor]
 
 
 def step(model: Any, batch: Batch, lr: float = 0.1) -> float:
-    """One update of SGD; its loss."""
+    """Perform one SGD update and return the loss."""
     optimiser = torch.optim.SGD(model.parameters(), lr=lr)
     optimiser.zero_grad()
     loss = loss_of(model.train(), batch)
@@ -38,12 +38,11 @@ def chosen(request: pytest.FixtureRequest) -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize("ties", [{}, {"share_all_embeddings": True}], ids=["untied", "tied"])
-def test_nothing_of_a_scheme_is_dead_after_three_updates(
+def test_every_parameter_has_a_gradient_after_three_updates(
     chosen: dict[str, Any], ties: dict[str, bool], model_builder: BuildModel, batch: Batch
 ) -> None:
-    """Most are awake at once. R-Fixup wakes from its end, one update each: the vocabulary
-
-    projection, the decoder's zero maps, the encoder's; only then do the encoder's keys matter.
+    """R-Fixup needs one update each for the vocabulary projection, the decoder's zero maps and the
+    encoder's, before the encoder's keys have gradients.
     """
     model = model_builder(**chosen, **ties)
     for _ in range(3):
@@ -52,7 +51,7 @@ def test_nothing_of_a_scheme_is_dead_after_three_updates(
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
-        # A key's bias adds the same to all scores of a query: softmax does not see it.
+        # Softmax ignores a key's bias, which adds the same number to all scores of a query.
         if not name.endswith("k_proj.bias"):
             assert parameter.grad.any(), name
 
@@ -63,20 +62,20 @@ def test_a_scheme_learns(chosen: dict[str, Any], model_builder: BuildModel, batc
     assert losses[-1] < losses[0] - 0.1
 
 
-def test_18_layers_a_side_start_with_finite_logits_and_gradients(
+def test_18_layers_per_side_have_finite_initial_logits_and_gradients(
     chosen: dict[str, Any], model_builder: BuildModel, batch: Batch
 ) -> None:
     model = model_builder(encoder_layers=18, decoder_layers=18, **chosen).eval()
-    with torch.no_grad():  # Admin without a profile, then with one
+    with torch.no_grad():  # Admin is evaluated without and with a profile
         assert loss_of(model, batch).item() < 10  # log(64) is 4.2
         assert loss_of(model.train(), batch).item() < 10
-    stir(model)  # else branches behind a 0 have no gradient
+    stir(model)  # otherwise branches multiplied by 0 have no gradient
     loss_of(model, batch).backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
 class SmallTask(VocabularyTask):
-    """As much of a task as fairseq's loader of checkpoints asks for."""
+    """Minimal task for fairseq's checkpoint loader."""
 
     def __init__(self) -> None:
         super().__init__(4 + SYMBOLS)
@@ -86,7 +85,7 @@ class SmallTask(VocabularyTask):
 
 
 @pytest.mark.parametrize("ties", [{}, {"share_all_embeddings": True}], ids=["untied", "tied"])
-def test_a_checkpoint_brings_back_all_of_a_scheme_through_fairseqs_loader(
+def test_fairseqs_loader_restores_a_scheme_completely(
     chosen: dict[str, Any], ties: dict[str, bool], batch: Batch, tmp_path: Path
 ) -> None:
     args = Namespace(arch="deepnet_transformer", **small(**chosen, **ties))
@@ -111,7 +110,7 @@ def test_a_checkpoint_brings_back_all_of_a_scheme_through_fairseqs_loader(
     for name, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], value), name
     assert torch.equal(again.eval()(**batch)[0], model.eval()(**batch)[0])
-    # and goes on as it would have
+    # the next update is the same
     assert step(again, batch) == step(model, batch)
     assert torch.equal(again.eval()(**batch)[0], model.eval()(**batch)[0])
 
@@ -120,10 +119,10 @@ def scheme_variant(chosen: dict[str, Any]) -> str | None:
     return scheme_class(chosen["residual_scheme"]).check_variant(chosen["scheme_variant"])
 
 
-def test_learned_residuals_are_named_for_the_log(
+def test_learned_residuals_have_names_for_the_log(
     chosen: dict[str, Any], model_builder: BuildModel, batch: Batch
 ) -> None:
-    """And show what the model holds now: all that `learned` gives moves with an update."""
+    """Every value from `learned` must change with an update."""
     model = model_builder(**chosen)
     stir(model)
     names = {
@@ -140,19 +139,19 @@ def test_learned_residuals_are_named_for_the_log(
         learners = [*residuals, *filter(None, [stack.combination])]
         before = [{k: v.detach().clone() for k, v in m.learned().items()} for m in learners]
         step(model, batch)
-        found = set()
-        for module, held in zip(learners, before, strict=True):
+        logged = set()
+        for module, earlier in zip(learners, before, strict=True):
             for name, value in module.learned().items():
-                found.add(name)
-                assert not torch.equal(value, held[name]), name
-        assert found == names.get(chosen["residual_scheme"], set())
+                logged.add(name)
+                assert not torch.equal(value, earlier[name]), name
+        assert logged == names.get(chosen["residual_scheme"], set())
 
 
 @pytest.mark.parametrize("option", ["encoder_layerdrop", "decoder_layers_to_keep"])
-def test_layers_are_left_out_only_where_a_scheme_does_not_count_on_them(
+def test_layers_may_be_dropped_unless_the_scheme_needs_all(
     chosen: dict[str, Any], option: str, model_builder: BuildModel, batch: Batch
 ) -> None:
-    """Admin's chain and DLCL's matrix hold every layer, and LayerNorm Scaling counts them."""
+    """Admin's chain and DLCL's matrix include every layer, and LayerNorm Scaling counts layers."""
     asked = {option: 0.5 if option.endswith("drop") else "0"}
     if chosen["residual_scheme"] in ("admin", "dlcl", "ln-scaling"):
         name = option.replace("_", "-")
@@ -163,9 +162,9 @@ def test_layers_are_left_out_only_where_a_scheme_does_not_count_on_them(
 
 
 @pytest.mark.parametrize("name", [name for name in SCHEMES if SCHEMES[name].layer_drop])
-def test_an_update_from_which_every_layer_is_dropped_is_an_update(
+def test_an_update_without_any_layer_is_finite(
     name: str, model_builder: BuildModel, batch: Batch
 ) -> None:
-    """LayerDrop draws for each layer apart: sooner or later it leaves a stack without any."""
+    """LayerDrop draws independently for each layer and may drop all layers of a stack."""
     model = model_builder(residual_scheme=name, encoder_layerdrop=1.0, decoder_layerdrop=1.0)
     assert math.isfinite(step(model, batch))

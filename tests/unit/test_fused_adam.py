@@ -1,4 +1,4 @@
-"""--optimizer fused_adam is fairseq's adam: same weights, same state, same norms."""
+"""--optimizer fused_adam against fairseq's adam: weights, state and norms."""
 
 import copy
 from collections.abc import Callable
@@ -23,9 +23,9 @@ SHAPES = [(3, 4), (4,), (7, 2), (), (1,), (64, 33)]
 
 def config(**options: Any) -> Any:
     defaults = {"adam_betas": "(0.9, 0.98)", "adam_eps": 1e-3, "weight_decay": 0.0}
-    found = FairseqAdamConfig(**(defaults | options))
-    found.tpu, found.lr = False, [0.01]
-    return found
+    cfg = FairseqAdamConfig(**(defaults | options))
+    cfg.tpu, cfg.lr = False, [0.01]
+    return cfg
 
 
 def weights(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
@@ -51,30 +51,30 @@ def run(build: Callable[..., Any], updates: int = 12, **options: Any) -> tuple[A
 
 
 def assert_same(ours: Any, theirs: Any) -> None:
-    # gradients are up to 40, of which a moving average of both signs may leave little
+    # gradients of both signs, up to 40, may cancel in a moving average
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("eps", [1e-8, 1e-3, 1.0])
-def test_weights_and_state_are_fairseqs(decay: float, eps: float) -> None:
+def test_weights_and_state_equal_fairseqs(decay: float, eps: float) -> None:
     options = {"weight_decay": decay, "adam_eps": eps}
     params, ours = run(FairseqAdam, **options)
     expected, theirs = run(StockAdam, **options)
     assert_same([p.data for p in params], [p.data for p in expected])
-    found, wanted = ours.state_dict(), theirs.state_dict()
-    assert_same(found["state"], wanted["state"])
-    assert found["param_groups"] == wanted["param_groups"]
+    state, expected_state = ours.state_dict(), theirs.state_dict()
+    assert_same(state["state"], expected_state["state"])
+    assert state["param_groups"] == expected_state["param_groups"]
 
 
-def test_a_parameter_without_a_gradient_keeps_its_own_count_of_steps() -> None:
+def test_a_parameter_without_a_gradient_keeps_its_step_count() -> None:
     state = run(FairseqAdam)[1].state_dict()["state"]
     assert [state[i]["step"] for i in range(len(SHAPES))] == [12, 12, 9, 12, 12, 12]
-    assert type(state[2]["step"]) is int  # as fairseq's checkpoints have it
+    assert type(state[2]["step"]) is int  # as in fairseq's checkpoints
 
 
 @pytest.mark.parametrize("first", [FairseqAdam, StockAdam], ids=["ours first", "fairseq's first"])
-def test_either_goes_on_from_the_others_state(first: Any) -> None:
+def test_either_optimiser_resumes_from_the_others_state(first: Any) -> None:
     second = StockAdam if first is FairseqAdam else FairseqAdam
     params, before = run(first)
     state = copy.deepcopy(before.state_dict())
@@ -83,38 +83,38 @@ def test_either_goes_on_from_the_others_state(first: Any) -> None:
     after.load_state_dict(state, {"lr": 0.01})
     before.load_state_dict(copy.deepcopy(state), {"lr": 0.01})
     for update in range(20, 25):
-        for given, optimizer in ((params, before), (goes_on, after)):
-            give_gradients(given, update)
+        for parameters, optimizer in ((params, before), (goes_on, after)):
+            give_gradients(parameters, update)
             optimizer.step()
     assert_same([p.data for p in goes_on], [p.data for p in params])
     assert before.__class__.__name__ == after.__class__.__name__
 
 
-def test_a_count_of_steps_in_the_group_is_taken_over() -> None:
-    """apex's Adam, which fairseq's adam is on a GPU that has it, leaves it there."""
+def test_a_step_count_in_the_group_is_loaded() -> None:
+    """apex's Adam, which fairseq uses on a GPU if installed, stores the count there."""
     params, before = run(FairseqAdam, updates=4)
     state = copy.deepcopy(before.state_dict())
-    for one in state["state"].values():
-        del one["step"]
+    for moments in state["state"].values():
+        del moments["step"]
     state["param_groups"][0]["step"] = 4
     goes_on = [nn.Parameter(p.detach().clone()) for p in params]
     after = FairseqAdam(config(), goes_on)
     after.load_state_dict(state)
     give_gradients(goes_on, 4)
     after.step()
-    assert {one["step"] for one in after.state_dict()["state"].values()} == {5}
+    assert {moments["step"] for moments in after.state_dict()["state"].values()} == {5}
 
 
 def common(**options: Any) -> Any:
-    found = {"bf16": True, "fp16_scale_window": 4, "fp16_no_flatten_grads": True}
-    found |= {"fp16_init_scale": 8, "fp16_scale_tolerance": 0.0, "threshold_loss_scale": None}
-    return SimpleNamespace(**(found | {"min_loss_scale": 1e-4} | options))
+    settings = {"bf16": True, "fp16_scale_window": 4, "fp16_no_flatten_grads": True}
+    settings |= {"fp16_init_scale": 8, "fp16_scale_tolerance": 0.0, "threshold_loss_scale": None}
+    return SimpleNamespace(**(settings | {"min_loss_scale": 1e-4} | options))
 
 
 def half_run(
     wrapper: Any, name: str, dtype: torch.dtype
 ) -> tuple[list[Tensor], dict[str, Any], list[float]]:
-    """Weights, state and gradient norms of a half-precision training of three updates."""
+    """Return weights, state and gradient norms after three half-precision updates."""
     params = weights(dtype)
     adam = config()
     adam._name = name
@@ -139,23 +139,23 @@ def half_run(
 @pytest.mark.parametrize("wrapper", [FP16Optimizer, MemoryEfficientFP16Optimizer])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("bucket", [20, fused_adam.BUCKET], ids=["several parts", "one part"])
-def test_half_precision_is_fairseqs(
+def test_half_precision_equals_fairseqs(
     monkeypatch: pytest.MonkeyPatch, wrapper: Any, dtype: torch.dtype, bucket: int
 ) -> None:
     monkeypatch.setattr(fused_adam, "BUCKET", bucket)
     params, state, norms = half_run(wrapper, "fused_adam", dtype)
-    expected, wanted, expected_norms = half_run(wrapper, "adam", dtype)
-    # the last bit of a weight, or of a change of 0.01, where float32 fell on a half's other side
+    expected, expected_state, expected_norms = half_run(wrapper, "adam", dtype)
+    # float32 results near a rounding boundary may differ in the last half-precision bit
     eps = torch.finfo(dtype).eps
     torch.testing.assert_close(params, expected, rtol=eps, atol=0.01 * eps)
-    assert_same(state["state"], wanted["state"])
+    assert_same(state["state"], expected_state["state"])
     assert norms == pytest.approx(expected_norms, rel=1e-6)
     assert all(v["exp_avg"].dtype == torch.float32 for v in state["state"].values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("bound", [0.0, 0.5, 1e6])
-def test_norm_and_clipped_gradients_are_fairseqs(dtype: torch.dtype, bound: float) -> None:
+def test_norm_and_clipped_gradients_equal_fairseqs(dtype: torch.dtype, bound: float) -> None:
     ours, theirs = weights(dtype), weights(dtype)
     for params in (ours, theirs):
         give_gradients(params, 3, skipped=1)
@@ -171,7 +171,7 @@ def test_norm_and_clipped_gradients_are_fairseqs(dtype: torch.dtype, bound: floa
 
 
 @pytest.mark.parametrize("bound", [0.0, 0.05])
-def test_steps_on_scaled_and_clipped_gradients_are_fairseqs(bound: float) -> None:
+def test_steps_with_scaled_and_clipped_gradients_equal_fairseqs(bound: float) -> None:
     both = []
     for build in (FairseqAdam, StockAdam):
         params = weights()
@@ -187,7 +187,7 @@ def test_steps_on_scaled_and_clipped_gradients_are_fairseqs(bound: float) -> Non
     assert_same(both[0][1], both[1][1])
 
 
-def test_a_factor_is_forgotten_with_its_gradients() -> None:
+def test_zero_grad_resets_the_pending_factor() -> None:
     params = weights()
     optimizer = FairseqAdam(config(), params)
     optimizer.multiply_grads(0.0)
@@ -196,7 +196,7 @@ def test_a_factor_is_forgotten_with_its_gradients() -> None:
     assert optimizer.clip_grad_norm(0.0) > 0
 
 
-def test_sparse_gradients_are_refused() -> None:
+def test_sparse_gradients_are_an_error() -> None:
     table = nn.Embedding(5, 2, sparse=True)
     optimizer = FairseqAdam(config(), list(table.parameters()))
     table(torch.tensor([1, 2])).sum().backward()
@@ -204,12 +204,12 @@ def test_sparse_gradients_are_refused() -> None:
         optimizer.step()
 
 
-def test_a_step_takes_a_few_calls_however_many_tensors() -> None:
+def test_a_step_takes_a_few_calls_for_any_number_of_tensors() -> None:
     params = [nn.Parameter(torch.ones(2)) for _ in range(300)]
     optimizer = FairseqAdam(config(), params)
     for p in params:
         p.grad = torch.ones(2)
-    optimizer.step()  # makes the state
+    optimizer.step()  # creates the state
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
         optimizer.clip_grad_norm(1.0)
         optimizer.step()
@@ -219,12 +219,12 @@ def test_a_step_takes_a_few_calls_however_many_tensors() -> None:
     assert not any(name in calls for name in ("aten::addcdiv_", "aten::sqrt", "aten::addcmul_"))
 
 
-def test_moments_that_were_loaded_elsewhere_come_to_their_weights_device() -> None:
-    """--memory-efficient-* leaves a checkpoint's moments on the CPU when it is loaded."""
+def test_loaded_moments_move_to_their_weights_device() -> None:
+    """--memory-efficient-* loads a checkpoint's moments on the CPU."""
     weight = nn.Parameter(torch.ones(3, device="meta", dtype=torch.bfloat16))
     weight.grad = torch.ones_like(weight)
-    made = fused_adam.FusedAdam([weight], lr=0.1)
+    optimizer = fused_adam.FusedAdam([weight], lr=0.1)
     moments = {"exp_avg": torch.zeros(3), "exp_avg_sq": torch.zeros(3)}
-    made.state[weight] = {"step": 1, **moments}
-    made.step()
-    assert {made.state[weight][name].device.type for name in moments} == {"meta"}
+    optimizer.state[weight] = {"step": 1, **moments}
+    optimizer.step()
+    assert {optimizer.state[weight][name].device.type for name in moments} == {"meta"}

@@ -1,4 +1,4 @@
-"""Half precision with fp32 masters: fairseq's numbers without its loops, and resumed exactly."""
+"""Half precision with fp32 masters: equality with fairseq's loops, and exact resuming."""
 
 import copy
 import logging
@@ -35,9 +35,9 @@ def optimizer(
         min_loss_scale=1e-4,
     )
     cfg = SimpleNamespace(common=common, optimizer=settings)
-    made = FP16Optimizer.build_optimizer(cfg, params)
-    improve(made)
-    return made
+    wrapper = FP16Optimizer.build_optimizer(cfg, params)
+    improve(wrapper)
+    return wrapper
 
 
 def weights(dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
@@ -47,23 +47,23 @@ def weights(dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
     return params
 
 
-def train(made: Any, params: list[Tensor], updates: int, begin: int = 0) -> list[float]:
-    """The norms of gradients; the third weight has none in odd updates (LayerDrop)."""
+def train(wrapper: Any, params: list[Tensor], updates: int, begin: int = 0) -> list[float]:
+    """Return gradient norms; in odd updates the third weight has no gradient, as with LayerDrop."""
     norms = []
     for update in range(begin, updates):
-        made.zero_grad()
+        wrapper.zero_grad()
         torch.manual_seed(update)
         used = [p for i, p in enumerate(params) if not (i == 2 and update % 2)]
         loss = sum((p.float() * torch.randn(5, 4)).sin().sum() for p in used)
-        made.backward(loss)
-        made.multiply_grads(0.5)
-        norms.append(float(made.clip_grad_norm(0.7)))
-        made.step()
+        wrapper.backward(loss)
+        wrapper.multiply_grads(0.5)
+        norms.append(float(wrapper.clip_grad_norm(0.7)))
+        wrapper.step()
     return norms
 
 
 @pytest.mark.parametrize("fp16", [False, True], ids=["bf16", "fp16"])
-def test_the_numbers_are_those_of_fairseqs_loops(fp16: bool) -> None:
+def test_results_equal_fairseqs_loops(fp16: bool) -> None:
     dtype = torch.float16 if fp16 else torch.bfloat16
     stock, ours = weights(dtype), weights(dtype)
     first, second = optimizer("adam", stock, fp16), optimizer("fused_adam", ours, fp16)
@@ -81,57 +81,57 @@ WAYS = {"bf16": (False, False), "fp16": (True, False), "fp16, one flat row": (Tr
 
 @pytest.fixture(params=WAYS.values(), ids=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, bool]:
-    """Whether in fp16, and whether with one row for all masters; without a GPU."""
+    """Return flags for fp16 and for one flat master, and simulate a GPU."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
-    found: tuple[bool, bool] = request.param
-    return found
+    setting: tuple[bool, bool] = request.param
+    return setting
 
 
 def begun(fp16: bool, flat: bool = False) -> tuple[FP16Optimizer, list[Tensor]]:
-    """An optimiser after three updates, and its parameters; one of them is frozen."""
+    """Return an optimiser after three updates, and its parameters."""
     params = weights(torch.float16 if fp16 else torch.bfloat16)
-    if flat:  # fairseq gives frozen ones no place there
+    if flat:  # a flat master excludes frozen parameters
         params = [p for p in params if p.requires_grad]
-    made = optimizer("fused_adam", params, fp16, flat)
-    train(made, params, 3)
-    return made, params
+    wrapper = optimizer("fused_adam", params, fp16, flat)
+    train(wrapper, params, 3)
+    return wrapper, params
 
 
 def resumed(state: dict[str, Any], params: list[Tensor], fp16: bool, flat: bool = False) -> Any:
-    """An optimiser that goes on from a state, with parameters as rounded as a checkpoint's."""
+    """Return an optimiser resumed from a state and from rounded parameters."""
     copies = [nn.Parameter(p.detach().clone(), requires_grad=p.requires_grad) for p in params]
-    made = optimizer("fused_adam", copies, fp16, flat)
-    made.load_state_dict(copy.deepcopy(state))
-    return made
+    wrapper = optimizer("fused_adam", copies, fp16, flat)
+    wrapper.load_state_dict(copy.deepcopy(state))
+    return wrapper
 
 
-def masters(made: Any) -> list[Tensor]:
-    held = made.fp32_params
-    return list(held.values()) if isinstance(held, dict) else list(held)
+def masters(wrapper: Any) -> list[Tensor]:
+    masters = wrapper.fp32_params
+    return list(masters.values()) if isinstance(masters, dict) else list(masters)
 
 
 def row(parts: list[Tensor]) -> Tensor:
     return torch.cat([part.detach().float().flatten() for part in parts])
 
 
-def test_masters_moments_and_scale_go_on_bit_for_bit(way: tuple[bool, bool]) -> None:
+def test_masters_moments_and_scale_resume_bit_for_bit(way: tuple[bool, bool]) -> None:
     first, params = begun(*way)
     second = resumed(first.state_dict(), params, *way)
     assert train(first, params, 9, 3) == train(second, second.fp16_params, 9, 3)
-    held = list(zip(params, second.fp16_params, strict=True))
-    for a, b in held + list(zip(masters(first), masters(second), strict=True)):
+    pairs = list(zip(params, second.fp16_params, strict=True))
+    for a, b in pairs + list(zip(masters(first), masters(second), strict=True)):
         assert torch.equal(a, b)
     if way[0]:
         assert vars(first.scaler) == vars(second.scaler)
 
 
-def test_stock_fairseq_loads_what_was_saved(way: tuple[bool, bool]) -> None:
+def test_stock_fairseq_loads_the_saved_state(way: tuple[bool, bool]) -> None:
     first, params = begun(*way)
     stock = resumed(first.state_dict(), params, *way)
     FP16Optimizer.load_state_dict(stock, first.state_dict())
     moments = stock.fp32_optimizer.state_dict()["state"]
-    for key, one in first.fp32_optimizer.state_dict()["state"].items():
-        assert torch.equal(moments[key]["exp_avg"], one["exp_avg"])
+    for key, expected in first.fp32_optimizer.state_dict()["state"].items():
+        assert torch.equal(moments[key]["exp_avg"], expected["exp_avg"])
 
 
 def test_a_state_without_fp32_weights_is_loaded_with_one_warning(
@@ -148,7 +148,7 @@ def test_a_state_without_fp32_weights_is_loaded_with_one_warning(
 
 
 @pytest.mark.parametrize("fault", ["a tensor less", "another shape"])
-def test_masters_of_other_parameters_are_refused(way: tuple[bool, bool], fault: str) -> None:
+def test_masters_with_other_shapes_are_an_error(way: tuple[bool, bool], fault: str) -> None:
     first, params = begun(*way)
     state = first.state_dict()
     *others, last = state["fp32_params"]
@@ -157,7 +157,7 @@ def test_masters_of_other_parameters_are_refused(way: tuple[bool, bool], fault: 
         resumed(state, params, *way)
 
 
-def test_the_other_half_precision_takes_the_fp32_weights_too() -> None:
+def test_the_other_half_precision_loads_the_fp32_weights() -> None:
     first, params = begun(fp16=False)
     halves = [nn.Parameter(p.detach().half(), p.requires_grad) for p in params]
     second = resumed(first.state_dict(), halves, fp16=True)

@@ -1,4 +1,4 @@
-"""The encoder alone: fairseq's RoBERTa as its counterpart, and prediction of masked tokens."""
+"""The masked language model against fairseq's RoBERTa."""
 
 from argparse import Namespace
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ def build_masked(**options: Any) -> Any:
 
 
 def build_stock(ours: Any, seed: int = 1, **options: Any) -> Any:
-    """fairseq's roberta with the options of a model of ours."""
+    """Build fairseq's roberta with our model's options."""
     torch.manual_seed(seed)
     args = Namespace(**vars(ours.args) | options)
     return RobertaModel.build_model(args, VocabularyTask(4 + SYMBOLS))
@@ -44,7 +44,7 @@ def sentences() -> Tensor:
 @pytest.mark.parametrize("options", VARIANTS, ids=lambda o: "-".join(o) or "plain")
 @pytest.mark.parametrize("scheme", ["post-ln", "pre-ln"])
 def test_plain_schemes_equal_stock_roberta(scheme: str, options: dict[str, Any]) -> None:
-    """Equal once the weights are: fairseq draws q, k and v twice, so one seed gives others."""
+    """Weights are copied, because fairseq draws q, k and v twice."""
     ours = build_masked(residual_scheme=scheme, init="stock", seed=2, **options)
     stock = build_stock(ours, encoder_normalize_before=scheme == "pre-ln")
     ours.load_state_dict(stock.state_dict(), strict=True)
@@ -59,7 +59,7 @@ def test_plain_schemes_equal_stock_roberta(scheme: str, options: dict[str, Any])
     stock.load_state_dict(ours.state_dict(), strict=True)
 
 
-def test_stock_weights_are_drawn_from_the_distribution_of_bert() -> None:
+def test_stock_weights_have_berts_distribution() -> None:
     model = build_masked(residual_scheme="post-ln", init="stock", encoder_embed_dim=128)
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
@@ -67,7 +67,7 @@ def test_stock_weights_are_drawn_from_the_distribution_of_bert() -> None:
             assert not module.bias.any()
 
 
-def test_what_lies_outside_the_layers_starts_as_in_roberta() -> None:
+def test_parameters_outside_the_layers_are_initialised_as_in_roberta() -> None:
     model = build_masked(encoder_embed_dim=128, encoder_layers=18)
     head = model.encoder.lm_head
     table = model.encoder.sentence_encoder.embed_tokens.weight
@@ -81,7 +81,7 @@ def test_what_lies_outside_the_layers_starts_as_in_roberta() -> None:
 
 
 @torch.no_grad()
-def test_every_position_sees_both_sides() -> None:
+def test_every_position_attends_to_both_sides() -> None:
     model, tokens = build_masked().eval(), sentences()
     changed = tokens.clone()
     changed[0, 8] = 9
@@ -106,15 +106,15 @@ def test_fairseqs_criterion_is_the_mean_over_masked_tokens() -> None:
 def test_a_classification_head_can_be_added_and_saved() -> None:
     model = build_masked()
     model.register_classification_head("polarity", num_classes=2)
-    found, _ = model(sentences(), classification_head_name="polarity")
-    assert found.shape == (3, 2)
+    logits, _ = model(sentences(), classification_head_name="polarity")
+    assert logits.shape == (3, 2)
     again = build_masked(seed=2, load_checkpoint_heads=True)
     again.load_state_dict(model.state_dict(), strict=True)
     assert again.classification_heads["polarity"].out_proj.out_features == 2
 
 
 @pytest.mark.parametrize("untied", [False, True])
-def test_r_fixup_starts_an_untied_vocabulary_projection_at_zero(untied: bool) -> None:
+def test_r_fixups_untied_vocabulary_projection_is_initially_zero(untied: bool) -> None:
     model = build_masked(residual_scheme="r-fixup", untie_weights_roberta=untied)
     assert model.encoder.lm_head.weight.any() != untied
     assert model.encoder.sentence_encoder.embed_tokens.weight.any()

@@ -1,4 +1,4 @@
-"""Masks against their definition, one position at a time; and when the host waits to make them."""
+"""Masks against their definition, and synchronisation with the device."""
 
 from itertools import product
 from typing import Any
@@ -12,23 +12,23 @@ from fairseq_deepnet.modules import Unpadded, target_mask
 from tests.support.models import BuildModel
 
 PADDINGS = torch.tensor(list(product([False, True], repeat=4)))
-"""All ways to pad four positions."""
+"""All patterns of padding in four positions."""
 LAYOUTS = {
     "left": [[1, 1, 1, 2, 5, 6], [2, 5, 6, 7, 8, 9]],
     "within": [[2, 5, 1, 1, 7, 9], [2, 5, 6, 7, 1, 1]],
 }
-"""Targets whose padding, 1, the causal mask alone does not hide."""
+"""Targets with padding (1) that the causal mask does not hide."""
 
 
 def seen(padding: list[bool], query: int, full_context: bool) -> list[bool]:
-    """What a position sees of a sentence by definition: words, or else itself."""
+    """Return the keys a position may attend to: words, or itself if there are none."""
     reach = len(padding) if full_context else query + 1
     words = [key < reach and not padding[key] for key in range(len(padding))]
     return words if any(words) else [key == query for key in range(len(padding))]
 
 
 @pytest.mark.parametrize("full_context", [False, True], ids=["causal", "full"])
-def test_a_position_sees_words_and_itself_only_where_there_are_none(full_context: bool) -> None:
+def test_a_position_attends_to_words_or_to_itself_without_words(full_context: bool) -> None:
     mask, causal = target_mask(PADDINGS, full_context)
     assert mask is not None
     assert not causal
@@ -37,7 +37,7 @@ def test_a_position_sees_words_and_itself_only_where_there_are_none(full_context
         assert allowed == expected, padding
 
 
-def test_there_is_a_mask_only_where_a_word_would_else_see_padding() -> None:
+def test_there_is_a_mask_only_if_a_word_could_attend_to_padding() -> None:
     for padding in PADDINGS:
         real = (~padding).nonzero()[:, 0].tolist()
         inside = any(padding[: max(real, default=0)])
@@ -48,27 +48,27 @@ def test_there_is_a_mask_only_where_a_word_would_else_see_padding() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_padding_before_a_word_is_treated_as_in_stock_fairseq(
+def test_padding_before_a_word_is_handled_as_in_stock_fairseq(
     layout: str, model_builder: BuildModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Word-level text may hold the word <pad>, after which another is predicted."""
+    """Word-level text may contain the word <pad>, which is followed by another word."""
     monkeypatch.setattr("fairseq_deepnet.modules.positions.WORTH_IT", 0)
     stock = model_builder("transformer").train()
     ours = model_builder(residual_scheme="post-ln", init="stock", seed=2).train()
     ours.load_state_dict(stock.state_dict())
     target = torch.tensor(LAYOUTS[layout])
     source = torch.arange(4, 14).view(2, 5)
-    from_here = target.ne(1).cumsum(1).gt(0)  # stock gives NaN where no word has been
+    from_here = target.ne(1).cumsum(1).gt(0)  # stock fairseq returns NaN before the first word
     up_to_here = target.ne(1).flip(1).cumsum(1).flip(1).gt(0)
-    found = []
+    results = []
     for model in (stock, ours):
         logits = model(source, torch.tensor([5, 5]), target)[0][from_here & up_to_here]
         logits.logsumexp(1).sum().backward()
-        found.append([logits.detach(), model.encoder.layers[0].fc1.weight.grad])
-    torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-4)
+        results.append([logits.detach(), model.encoder.layers[0].fc1.weight.grad])
+    torch.testing.assert_close(results[1], results[0], atol=1e-5, rtol=1e-4)
 
 
-# Sinusoidal positions ask for a batch's length, a number that the host has in a tensor of its own.
+# Sinusoidal positions read the batch's length from a host tensor.
 LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
 
 
@@ -78,7 +78,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Waits(TorchDispatchMode):
-    """Which operations make the host wait for a device, after the first matrix product."""
+    """Counts synchronising operations before and after the first matrix product."""
 
     ASKING = ("_local_scalar_dense", "nonzero", "equal", "masked_select")
     before, after, is_busy = 0, 0, False
@@ -96,7 +96,7 @@ class Waits(TorchDispatchMode):
 
 @pytest.mark.parametrize("arch", ["deepnet_transformer", "deepnet_transformer_lm"])
 @pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
-def test_no_question_waits_for_layers_that_are_queued(
+def test_no_operation_synchronises_after_the_first_product(
     arch: str,
     padded: bool,
     model_builder: BuildModel,
@@ -107,11 +107,11 @@ def test_no_question_waits_for_layers_that_are_queued(
         batch = {name: tokens.clamp_min(2) for name, tokens in batch.items()}
     model = model_builder(arch, **LEARNED).train()
     if arch == "deepnet_transformer_lm":
-        given: dict[str, Any] = {"src_tokens": batch["prev_output_tokens"]}
+        inputs: dict[str, Any] = {"src_tokens": batch["prev_output_tokens"]}
     else:
-        given = batch
+        inputs = batch
     with Waits() as waits:  # type: ignore[no-untyped-call]
-        loss = model(**given)[0].sum()
+        loss = model(**inputs)[0].sum()
     assert waits.before > 0
     assert waits.after == 0
     loss.backward()

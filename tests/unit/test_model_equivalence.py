@@ -1,4 +1,4 @@
-"""Our layers against fairseq's own, where both must compute the same."""
+"""Our layers against fairseq's with equal functions."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.support.models import BuildModel, loss_of
 
 Batch = dict[str, Tensor]
 
-# Stock options whose computation differs inside the layers, each as the user would give it.
+# stock options that change the computation
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"share_all_embeddings": True},
@@ -54,7 +54,7 @@ def test_plain_schemes_equal_stock_fairseq(
 
 
 @pytest.mark.parametrize(("n", "m"), [(6, 6), (18, 18), (12, 3), (2, 7)])
-def test_deepnorm_equals_stock_layers_whose_residual_is_scaled(
+def test_deepnorm_equals_stock_layers_with_scaled_residuals(
     n: int, m: int, model_builder: BuildModel, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = model_builder(encoder_layers=n, decoder_layers=m).eval()
@@ -92,7 +92,7 @@ def test_attention_weights_for_alignments_equal_stock_fairseq(
 
 
 def search(models: list[Any], prefix: Tensor | None, **options: Any) -> list[list[Any]]:
-    """Tokens of all hypotheses of eight source sentences by fairseq's beam search."""
+    """Return the tokens of all hypotheses for eight sentences from fairseq's beam search."""
     generator = torch.Generator().manual_seed(4)
     source = torch.randint(4, 60, (8, 7), generator=generator)
     source[::2, :3] = 1
@@ -107,24 +107,24 @@ def search(models: list[Any], prefix: Tensor | None, **options: Any) -> list[lis
 @pytest.mark.parametrize("beam", [1, 5])
 @pytest.mark.parametrize("ensemble", [1, 2])
 @pytest.mark.parametrize("prefixed", [False, True])
-def test_beam_search_finds_what_it_finds_with_stock_fairseq(
+def test_beam_search_equals_stock_fairseqs(
     beam: int, ensemble: int, prefixed: bool, model_builder: BuildModel
 ) -> None:
-    """Sentences end at different steps, so that finished ones leave the batch."""
+    """Sentences end at different steps, and finished sentences leave the batch."""
     plain = {"residual_scheme": "post-ln", "init": "stock"}
     ours, stock = [], []
     for seed in range(ensemble):
         stock.append(model_builder("transformer", seed=seed).eval())
-        with torch.no_grad():  # larger weights and a likely end make hypotheses that differ
+        with torch.no_grad():  # larger weights and a likely end of sentence vary the hypotheses
             for parameter in stock[-1].parameters():
                 parameter.mul_(1.6 if parameter.dim() > 1 else 1.0)
             stock[-1].decoder.output_projection.weight[2] *= 3
         ours.append(model_builder(**plain).eval())
         ours[-1].load_state_dict(stock[-1].state_dict())
     prefix = torch.arange(8, 24).view(8, 2) if prefixed else None
-    found = search(ours, prefix, beam_size=beam)
-    assert found == search(stock, prefix, beam_size=beam)
-    assert len({len(hypotheses[0]) for hypotheses in found}) > 1
+    results = search(ours, prefix, beam_size=beam)
+    assert results == search(stock, prefix, beam_size=beam)
+    assert len({len(hypotheses[0]) for hypotheses in results}) > 1
     if beam > 1:
         diverse = Search(ours[0].decoder.dictionary, 2, 0.5)
         options = {"beam_size": 4, "search_strategy": diverse}

@@ -1,4 +1,4 @@
-"""What must not change an output: padding, company, beams, caching, checkpointing, precision."""
+"""Invariance of outputs to padding, batching, beams, caching and precision."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}
 
 @pytest.fixture(params=matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v)))
 def model(request: pytest.FixtureRequest, model_builder: BuildModel) -> Any:
-    """With all branches awake: ReZero's and R-Fixup's are 0 in a new model."""
+    """Return a model with nonzero branches; ReZero's and R-Fixup's are initially 0."""
     scheme, variant = request.param
     model = model_builder(residual_scheme=scheme, scheme_variant=variant)
     stir(model)
@@ -26,14 +26,16 @@ def log_probs(model: Any, batch: Batch) -> Tensor:
 
 
 def alone(batch: Batch, row: int) -> Batch:
-    """One sentence pair without its padding."""
+    """Return one sentence pair without its padding."""
     source, target = batch["src_tokens"][row], batch["prev_output_tokens"][row]
     source, target = source[source.ne(1)][None], target[target.ne(1)][None]
     length = torch.tensor([source.size(1)])
     return {"src_tokens": source, "src_lengths": length, "prev_output_tokens": target}
 
 
-def test_padding_and_company_do_not_change_a_sentence(model: Any, batch: Batch) -> None:
+def test_a_sentence_does_not_depend_on_padding_and_other_sentences(
+    model: Any, batch: Batch
+) -> None:
     together = log_probs(model, batch)
     for row in range(3):
         by_itself = log_probs(model, alone(batch, row))[0]
@@ -42,7 +44,7 @@ def test_padding_and_company_do_not_change_a_sentence(model: Any, batch: Batch) 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @torch.no_grad()
-def test_a_model_that_generates_encodes_as_it_did_in_training(
+def test_the_encoder_has_the_same_output_in_generation_as_in_training(
     model: Any, batch: Batch, side: str
 ) -> None:
     tokens = batch["src_tokens"]
@@ -50,22 +52,24 @@ def test_a_model_that_generates_encodes_as_it_did_in_training(
         tokens = torch.stack([torch.cat([s[s.ne(1)], s[s.eq(1)]]) for s in tokens])
     before = model.encoder(tokens, batch["src_lengths"])["encoder_out"][0].transpose(0, 1)
     model.make_generation_fast_()
-    found = model.encoder(tokens, batch["src_lengths"])["encoder_out"][0].transpose(0, 1)
+    actual = model.encoder(tokens, batch["src_lengths"])["encoder_out"][0].transpose(0, 1)
     real = tokens.ne(1)
-    torch.testing.assert_close(found[real], before[real], **TOLERANCE)
-    assert torch.isfinite(found).all()
+    torch.testing.assert_close(actual[real], before[real], **TOLERANCE)
+    assert torch.isfinite(actual).all()
 
 
-def test_target_padding_on_the_left_gives_the_same_and_no_nan(model: Any, batch: Batch) -> None:
+def test_target_padding_on_the_left_changes_no_output(model: Any, batch: Batch) -> None:
     right = batch["prev_output_tokens"]
     left = torch.stack([torch.cat([t[t.eq(1)], t[t.ne(1)]]) for t in right])
-    found = log_probs(model, batch | {"prev_output_tokens": left})
-    assert torch.isfinite(found).all()
-    torch.testing.assert_close(found[left.ne(1)], log_probs(model, batch)[right.ne(1)], **TOLERANCE)
+    actual = log_probs(model, batch | {"prev_output_tokens": left})
+    assert torch.isfinite(actual).all()
+    torch.testing.assert_close(
+        actual[left.ne(1)], log_probs(model, batch)[right.ne(1)], **TOLERANCE
+    )
 
 
 def decode_step_by_step(model: Any, batch: Batch, beam: int, permute: bool) -> Tensor:
-    """Log-probabilities [B, T, V] by incremental decoding; beams change places after every step."""
+    """Return log-probabilities [B, T, V] from incremental decoding, with beams reordered."""
     generator = torch.Generator().manual_seed(3)
     target = batch["prev_output_tokens"]
     rows, length = target.shape
@@ -91,15 +95,13 @@ def decode_step_by_step(model: Any, batch: Batch, beam: int, permute: bool) -> T
 def test_incremental_decoding_equals_full_decoding(
     model: Any, batch: Batch, beam: int, permute: bool
 ) -> None:
-    found = decode_step_by_step(model, batch, beam, permute)
+    actual = decode_step_by_step(model, batch, beam, permute)
     real = batch["prev_output_tokens"].ne(1)
-    torch.testing.assert_close(found[real], log_probs(model, batch)[real], **TOLERANCE)
+    torch.testing.assert_close(actual[real], log_probs(model, batch)[real], **TOLERANCE)
 
 
 @torch.no_grad()
-def test_source_is_projected_once_a_sentence_and_not_for_each_beam(
-    model_builder: BuildModel, batch: Batch
-) -> None:
+def test_the_source_is_projected_once_per_sentence(model_builder: BuildModel, batch: Batch) -> None:
     model = model_builder().eval()
     seen: list[int] = []
     for layer in model.decoder.layers:
@@ -114,5 +116,5 @@ def test_bf16_agrees_with_fp32_within_its_precision(model: Any, batch: Batch) ->
     exact = log_probs(model, batch)
     rounded = log_probs(model.bfloat16(), batch).float()
     real = batch["prev_output_tokens"].ne(1)
-    # bf16 keeps 8 bits: 2^-8 relative, on log-probabilities of about -5, over a few layers.
+    # relative error of 2^-8 on log-probabilities of about -5, over a few layers
     assert (rounded[real] - exact[real]).abs().mean() < 0.04

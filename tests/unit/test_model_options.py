@@ -1,4 +1,4 @@
-"""Architectures by name, options that are refused, and what a checkpoint must carry."""
+"""Named architectures, rejected options, and the scheme recorded in checkpoints."""
 
 from argparse import Namespace
 from typing import Any
@@ -70,7 +70,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "message"), REFUSED, ids=lambda v: "".join(v)[:40])
-def test_what_cannot_be_honoured_is_refused_by_name(
+def test_an_unsupported_option_is_an_error_that_names_it(
     options: dict[str, Any], message: str, model_builder: BuildModel
 ) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
@@ -81,15 +81,15 @@ def test_what_cannot_be_honoured_is_refused_by_name(
 @pytest.mark.parametrize(
     ("frozen", "kinds"), [("none", []), ("gain", ["weight"]), ("both", ["weight", "bias"])]
 )
-def test_norms_of_the_layers_are_frozen_and_no_other_parameter(
+def test_only_the_layers_norms_are_frozen(
     frozen: str, kinds: list[str], model_builder: BuildModel
 ) -> None:
     model = model_builder(freeze_norms=frozen, layernorm_embedding=True)
-    held = {name for name, p in model.named_parameters() if not p.requires_grad}
-    # one norm a branch: two in a layer of the encoder, three in one of the decoder
+    frozen_names = {name for name, p in model.named_parameters() if not p.requires_grad}
+    # one norm per branch: two in an encoder layer, three in a decoder layer
     names = [("encoder", "self_attn"), ("encoder", "final")]
     names += [("decoder", "self_attn"), ("decoder", "encoder_attn"), ("decoder", "final")]
-    assert held == {
+    assert frozen_names == {
         f"{side}.layers.{layer}.{norm}_layer_norm.{kind}"
         for side, norm in names
         for layer in range(len(getattr(model, side).layers))
@@ -98,11 +98,11 @@ def test_norms_of_the_layers_are_frozen_and_no_other_parameter(
 
 
 @pytest.mark.parametrize("scheme", ["deepnorm", "pre-ln", "peri-ln"])
-def test_apex_replaces_no_norm_of_ours(
+def test_apex_replaces_none_of_our_norms(
     scheme: str, model_builder: BuildModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Fused(torch.nn.Module):
-        """As apex has it: no torch.nn.LayerNorm."""
+        """Fused LayerNorm like apex's, which is not a torch.nn.LayerNorm."""
 
         def __init__(self, size: int, *_: object) -> None:
             super().__init__()
@@ -119,7 +119,7 @@ def test_apex_replaces_no_norm_of_ours(
 
 
 @pytest.mark.parametrize(("attribute", "neutral"), UNSUPPORTED.items(), ids=UNSUPPORTED)
-def test_stock_options_that_our_layers_lack_are_refused(
+def test_stock_options_that_our_layers_lack_are_errors(
     attribute: str, neutral: tuple[Any, ...], model_builder: BuildModel
 ) -> None:
     option = attribute.replace("_", "-")
@@ -129,7 +129,7 @@ def test_stock_options_that_our_layers_lack_are_refused(
         model_builder(**{attribute: value})
 
 
-def test_bad_options_are_found_while_parsing_before_fairseq_makes_folders() -> None:
+def test_bad_options_are_errors_while_parsing() -> None:
     with pytest.raises(ConfigurationError, match="--decoder-layers 0"):
         ARCH_CONFIG_REGISTRY["deepnet_transformer_tiny"](Namespace(decoder_layers=0))
 
@@ -153,8 +153,12 @@ def test_pruning_layers_keeps_the_alpha_of_the_trained_depth(model_builder: Buil
         "variant": "paper",
     }
     recorded = {"residual_record": record}
-    kept = {"encoder_layers": 6, "decoder_layers": 4, "encoder_layers_to_keep": "0,3"}
-    for options in (kept, kept | recorded, recorded | {"encoder_layers": 2, "decoder_layers": 4}):
+    pruning = {"encoder_layers": 6, "decoder_layers": 4, "encoder_layers_to_keep": "0,3"}
+    for options in (
+        pruning,
+        pruning | recorded,
+        recorded | {"encoder_layers": 2, "decoder_layers": 4},
+    ):
         pruned = model_builder(**options)
         assert len(pruned.encoder.layers) == 2
         assert pruned.encoder.layers[1].residuals["ffn"].alpha == trained[0]
@@ -162,20 +166,20 @@ def test_pruning_layers_keeps_the_alpha_of_the_trained_depth(model_builder: Buil
         assert pruned.args.residual_record == record
 
 
-def test_a_recorded_alpha_is_used_and_not_computed_again(model_builder: BuildModel) -> None:
+def test_a_recorded_alpha_is_used(model_builder: BuildModel) -> None:
     record = {"scheme": "deepnorm", "depths": [3, 2], "alphas": {"encoder": 7.0, "decoder": 8.0}}
     model = model_builder(residual_record=record)
     assert model.encoder.layers[0].residuals["ffn"].alpha == 7.0
     assert model.decoder.layers[0].residuals["ffn"].alpha == 8.0
 
 
-def test_another_scheme_than_the_checkpoints_is_refused(model_builder: BuildModel) -> None:
+def test_another_scheme_than_the_checkpoints_is_an_error(model_builder: BuildModel) -> None:
     record = model_builder().args.residual_record
     with pytest.raises(ConfigurationError, match=r"post-ln contradicts the checkpoint.*deepnorm"):
         model_builder(residual_scheme="post-ln", residual_record=record)
 
 
-def test_retained_dropout_is_retained_by_fairseqs_names(
+def test_dropout_is_retained_by_fairseqs_names(
     model_builder: BuildModel, batch: dict[str, Tensor]
 ) -> None:
     names = ["MultiheadAttention", "TransformerEncoderLayer", "TransformerDecoder"]

@@ -1,4 +1,4 @@
-"""The decoder alone and the encoder alone: what both must offer, as the encoder-decoder does."""
+"""Features that the decoder-only and encoder-only models share."""
 
 import math
 from argparse import Namespace
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fairseq_deepnet.schemes import Side, gains
 from tests.support.models import VARIANTS, build_model, matrix
 
-# arch: width, feed-forward width, heads, layers; fairseq's shapes and DeepNet's tiny one
+# arch: width, feed-forward width, heads, layers
 SHAPES = {
     "deepnet_transformer_lm": (512, 2048, 8, 6),
     "deepnet_transformer_lm_tiny": (64, 128, 2, 6),
@@ -23,7 +23,7 @@ KINDS = {"deepnet_transformer_lm": Side.DECODER, "deepnet_masked_lm": Side.ENCOD
 
 
 def build(kind: str, layers: int = 3, **options: Any) -> Any:
-    """A small model of this kind; the encoder-decoder's other options must not confuse it."""
+    """Build a small model of this kind; options of the other side have no effect."""
     depth = {f"{KINDS[kind].value}_layers": layers}
     quiet = {"attention_dropout": 0.0, "max_positions": 40, "max_target_positions": 40}
     return build_model(kind, **(quiet | depth | options))
@@ -35,10 +35,10 @@ def stack_of(model: Any) -> Any:
 
 def tokens(rows: int = 3, length: int = 9) -> Tensor:
     generator = torch.Generator().manual_seed(7)
-    found = torch.randint(4, 60, (rows, length), generator=generator)
-    found[1, 6:] = 1
-    found[2, 3:] = 1
-    return found
+    actual = torch.randint(4, 60, (rows, length), generator=generator)
+    actual[1, 6:] = 1
+    actual[2, 3:] = 1
+    return actual
 
 
 def log_probs(model: Any, batch: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("arch", SHAPES)
-def test_an_arch_has_its_shape_and_keeps_what_the_user_asked_for(arch: str) -> None:
+def test_an_arch_has_its_shape_unless_the_user_sets_another(arch: str) -> None:
     side = "decoder" if "transformer_lm" in arch else "encoder"
     sizes = ("embed_dim", "ffn_embed_dim", "attention_heads", "layers")
     args, asked = Namespace(), Namespace(**{f"{side}_layers": 9, f"{side}_embed_dim": 48})
@@ -64,16 +64,16 @@ def test_an_arch_has_its_shape_and_keeps_what_the_user_asked_for(arch: str) -> N
 
 
 @pytest.mark.parametrize("depth", [1, 6, 18, 500])
-def test_alpha_and_beta_of_one_stack_are_those_of_the_paper(depth: int) -> None:
-    """Paper, Fig. 2(b): (2N)^(1/4) and (8N)^(-1/4) for an encoder or a decoder alone."""
+def test_alpha_and_beta_of_a_single_stack_are_the_papers(depth: int) -> None:
+    """In Fig. 2(b), a single stack has alpha (2N)^(1/4) and beta (8N)^(-1/4)."""
     for side, depths in ((Side.ENCODER, (depth, 0)), (Side.DECODER, (0, depth))):
-        found = gains(*depths)
-        assert list(found) == [side]
-        assert found[side].alpha == pytest.approx((2 * depth) ** 0.25)
-        assert found[side].beta == pytest.approx((8 * depth) ** -0.25)
+        actual = gains(*depths)
+        assert list(actual) == [side]
+        assert actual[side].alpha == pytest.approx((2 * depth) ** 0.25)
+        assert actual[side].beta == pytest.approx((8 * depth) ** -0.25)
 
 
-def test_weights_start_with_the_papers_gains_and_zero_biases(kind: str) -> None:
+def test_initial_weights_have_the_papers_gains_and_biases_are_zero(kind: str) -> None:
     side = KINDS[kind].value
     shape = {f"{side}_embed_dim": 128, f"{side}_ffn_embed_dim": 256}
     model = build(kind, layers=12, **shape)
@@ -87,13 +87,13 @@ def test_weights_start_with_the_papers_gains_and_zero_biases(kind: str) -> None:
         weight = torch.stack([linear.weight for linear in linears])
         gain = 1.0 if name.endswith(("q_proj", "k_proj")) else (8 * 12) ** -0.25
         std = gain * math.sqrt(2 / sum(weight.shape[1:]))
-        # 196,608 draws and more: 1 % is six standard errors
+        # at least 196,608 draws: 1 % is six standard errors
         assert weight.std().item() == pytest.approx(std, rel=0.01), name
         assert not any(linear.bias.any() for linear in linears), name
 
 
 @pytest.mark.parametrize(("scheme", "variant"), matrix(VARIANTS))
-def test_every_scheme_trains_one_step(kind: str, scheme: str, variant: str | None) -> None:
+def test_every_scheme_trains(kind: str, scheme: str, variant: str | None) -> None:
     model = build(kind, residual_scheme=scheme, scheme_variant=variant)
     assert model.args.residual_record["scheme"] == scheme
     depths = {Side.ENCODER: [3, 0], Side.DECODER: [0, 3]}[KINDS[kind]]
@@ -114,12 +114,12 @@ def test_every_scheme_trains_one_step(kind: str, scheme: str, variant: str | Non
     assert losses[-1] < losses[0]
 
 
-def test_admins_profile_is_taken_in_the_first_training_batch(kind: str) -> None:
+def test_admin_profiles_in_the_first_training_batch(kind: str) -> None:
     model = build(kind, residual_scheme="admin", dropout=0.0)
     residuals = [r for layer in stack_of(model).layers for r in layer.residuals.values()]
     assert all(residual.omega.eq(1).all() for residual in residuals)
     model.train()(tokens())
-    found = [residual.omega[0].item() for residual in residuals]
-    assert found[0] == 1.0
-    assert found[1:] == sorted(found[1:])  # before it, padding makes the encoder's input smaller
-    assert found[-1] > 1.2
+    actual = [residual.omega[0].item() for residual in residuals]
+    assert actual[0] == 1.0
+    assert actual[1:] == sorted(actual[1:])  # padding reduces the variance of the encoder's input
+    assert actual[-1] > 1.2

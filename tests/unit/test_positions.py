@@ -1,4 +1,4 @@
-"""Training without the padding of the target side: the same numbers from fewer positions."""
+"""Training without target-side padding: equal results from fewer positions."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ PADDING = torch.tensor([[0, 0, 0, 1], [0, 0, 1, 1], [1, 0, 0, 0]]).bool()
 
 @pytest.fixture
 def any_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave all padding out, however narrow the model is."""
+    """Remove padding for any model width."""
     monkeypatch.setattr(positions, "WORTH_IT", 0)
 
 
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many positions each layer's feed-forward was given."""
+    """Record the number of positions in each layer's feed-forward input."""
     seen: list[int] = []
     run = TransformerLayer.feed_forward
 
@@ -43,23 +43,23 @@ def loss_and_gradients(model: Any, batch: Any, loss: Any = loss_of) -> list[Tens
     return [value.detach(), *(p.grad for p in model.parameters())]
 
 
-def test_padding_comes_back_as_zeros_and_the_rest_as_it_was() -> None:
-    x, kept = torch.randn(3, 4, 5), ~PADDING.unsqueeze(-1)
-    taken = Unpadded(PADDING).take(x)
-    assert taken.shape == (8, 5)
-    assert torch.equal(Unpadded(PADDING).restore(taken), x * kept)
-    spread = Unpadded(PADDING).spread(taken)
-    assert torch.equal(spread * kept, x * kept)
-    assert torch.equal(spread[1, 2], x[1, 1])  # padding holds its own sentence's last position
+def test_padding_is_restored_as_zeros() -> None:
+    x, is_real = torch.randn(3, 4, 5), ~PADDING.unsqueeze(-1)
+    real = Unpadded(PADDING).take(x)
+    assert real.shape == (8, 5)
+    assert torch.equal(Unpadded(PADDING).restore(real), x * is_real)
+    spread = Unpadded(PADDING).spread(real)
+    assert torch.equal(spread * is_real, x * is_real)
+    assert torch.equal(spread[1, 2], x[1, 1])  # padding repeats its sentence's last position
 
 
-def test_gradients_of_padding_are_zero_and_the_rest_arrives() -> None:
+def test_gradients_of_padding_are_zero_and_others_exact() -> None:
     x, grad = torch.randn(3, 4, 5, requires_grad=True), torch.randn(3, 4, 5)
-    batch, kept = Unpadded(PADDING), ~PADDING.unsqueeze(-1)
+    batch, is_real = Unpadded(PADDING), ~PADDING.unsqueeze(-1)
     batch.take(x).backward(batch.take(grad))
-    assert torch.equal(x.grad, grad * kept)  # type: ignore[arg-type]
+    assert torch.equal(x.grad, grad * is_real)  # type: ignore[arg-type]
     rows = torch.randn(8, 5, requires_grad=True)
-    batch.spread(rows).backward(grad * kept)
+    batch.spread(rows).backward(grad * is_real)
     assert torch.equal(rows.grad, batch.take(grad))  # type: ignore[arg-type]
 
 
@@ -67,7 +67,9 @@ def test_gradients_of_padding_are_zero_and_the_rest_arrives() -> None:
     ("channels", "padding", "pays"),
     [(512, 0.05, True), (512, 0.03, False), (64, 0.4, True), (64, 0.3, False), (64, 1.0, False)],
 )
-def test_padding_is_left_out_where_that_pays(channels: int, padding: float, pays: bool) -> None:
+def test_padding_is_removed_if_training_is_faster(
+    channels: int, padding: float, pays: bool
+) -> None:
     tokens = torch.arange(1000).view(20, 50) < 1000 * padding
     assert (Unpadded.where_it_pays(tokens, channels) is not None) == pays
 
@@ -75,7 +77,7 @@ def test_padding_is_left_out_where_that_pays(channels: int, padding: float, pays
 @pytest.mark.parametrize(
     "scheme", matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v))
 )
-def test_without_padding_loss_and_gradients_are_the_same(
+def test_loss_and_gradients_are_the_same_without_padding(
     scheme: tuple[str, str],
     model_builder: BuildModel,
     batch: Any,
@@ -85,39 +87,39 @@ def test_without_padding_loss_and_gradients_are_the_same(
 ) -> None:
     model = model_builder(residual_scheme=scheme[0], scheme_variant=scheme[1], dropout=0.0)
     stir(model.train())
-    model(**batch)  # the pass in which Admin's weights are found
+    model(**batch)  # Admin profiles in this pass
     rows.clear()
     without = loss_and_gradients(model, batch)
     real = int(batch["prev_output_tokens"].ne(1).sum())
     assert rows[-1] == real < batch["prev_output_tokens"].numel()
     monkeypatch.setattr(positions, "WORTH_IT", 10**9)
-    for one, other in zip(without, loss_and_gradients(model, batch), strict=True):
-        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
+    for actual, other in zip(without, loss_and_gradients(model, batch), strict=True):
+        torch.testing.assert_close(actual, other, atol=2e-5, rtol=1e-4)
     assert rows[-1] == batch["prev_output_tokens"].numel()
 
 
 @pytest.mark.parametrize(
     "scheme", matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v))
 )
-def test_the_monitor_sees_the_same_without_padding(
+def test_the_monitor_measures_the_same_without_padding(
     scheme: tuple[str, str], model_builder: BuildModel, batch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In Pre-LN's streams, DLCL's combinations and NormFormer's inner norms, too."""
+    """Include Pre-LN's streams, DLCL's combinations and NormFormer's inner norms."""
     model = model_builder(residual_scheme=scheme[0], scheme_variant=scheme[1], dropout=0.0)
     stir(model.train())
-    model(**batch)  # the pass in which Admin's weights are found
+    model(**batch)  # Admin profiles in this pass
     placement = type(model.encoder.scheme).norm
     watch = Activations(model, find_stacks(model), placement, ACTIVATIONS)
-    found = []
+    measured = []
     for least in (0, 10**9):
         monkeypatch.setattr(positions, "WORTH_IT", least)
         watch.arm()
         loss_and_gradients(model, batch)
-        found.append(watch.collect())
+        measured.append(watch.collect())
         watch.disarm()
     has_norms = placement is not NormPlacement.NONE
-    assert set(found[1]) == {*(ACTIVATIONS if has_norms else ACTIVATIONS[:2])}
-    for quantity, sides in found[1].items():
+    assert set(measured[1]) == {*(ACTIVATIONS if has_norms else ACTIVATIONS[:2])}
+    for quantity, sides in measured[1].items():
         for side, parts in sides.items():
             for part, values in parts.items():
-                assert found[0][quantity][side][part] == pytest.approx(values, rel=1e-3)
+                assert measured[0][quantity][side][part] == pytest.approx(values, rel=1e-3)

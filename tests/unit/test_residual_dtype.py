@@ -1,4 +1,4 @@
-"""--residual-dtype: a residual stream in fp32 between products in half precision."""
+"""--residual-dtype, an fp32 residual stream in a half-precision model."""
 
 import copy
 from typing import Any
@@ -16,7 +16,7 @@ HALF = [torch.bfloat16, torch.float16]
 
 
 def batch(rows: int = 8) -> tuple[Tensor, Tensor, Tensor]:
-    """Sources [B, S], previous target tokens [B, T] and targets [B, T]; one source has padding."""
+    """Return sources [B, S] (one is padded), previous target tokens [B, T] and targets [B, T]."""
     generator = torch.Generator().manual_seed(3)
     source, previous, target = (
         torch.randint(4, SYMBOLS, (rows, length), generator=generator) for length in (16, 14, 14)
@@ -33,7 +33,7 @@ def gradients(model: Any) -> dict[str, Tensor]:
 
 
 def gradient_error(layers: int, residual_dtype: str, dtype: torch.dtype) -> float:
-    """Relative error of all layers' gradients at initialisation, against fp32 at equal weights."""
+    """Return the relative error of the layers' initial gradients, compared with fp32."""
     shape: dict[str, Any] = {"residual_dtype": residual_dtype}
     for side in ("encoder", "decoder"):
         shape |= {f"{side}_layers": layers, f"{side}_embed_dim": 64}
@@ -63,7 +63,7 @@ def test_alpha_is_not_rounded_in_half_precision(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_scheme_keeps_its_stream_in_fp32_and_decodes_step_by_step(scheme: str) -> None:
+def test_every_scheme_has_an_fp32_stream_and_decodes_incrementally(scheme: str) -> None:
     model = build_model(residual_scheme=scheme, residual_dtype="float32")
     stir(model)
     model.to(torch.bfloat16).eval()
@@ -95,11 +95,11 @@ def test_a_model_in_fp32_computes_the_same_with_any_residual_dtype() -> None:
 
 
 @pytest.mark.parametrize("layers", [FP32_FROM - 1, FP32_FROM])
-def test_auto_chooses_fp32_from_a_depth_on(layers: int) -> None:
+def test_auto_selects_fp32_for_deep_stacks(layers: int) -> None:
     model = build_model(encoder_layers=1, decoder_layers=layers)
     assert model.encoder.streams_in_fp32 == model.decoder.streams_in_fp32 == (layers == FP32_FROM)
 
 
-def test_an_unknown_dtype_is_refused() -> None:
+def test_an_unknown_dtype_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="--residual-dtype half is unknown; choose auto"):
         build_model(residual_dtype="half")

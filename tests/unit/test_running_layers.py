@@ -1,4 +1,4 @@
-"""Segments of layers that backward computes again, and compiled layers."""
+"""Activation checkpointing and compiled layers."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -19,7 +19,7 @@ LAYERS = 6
 
 
 def losses_and_gradients(model: Any, batch: Any) -> list[torch.Tensor]:
-    torch.manual_seed(5)  # dropout must be drawn again, and alike
+    torch.manual_seed(5)  # recomputation must draw the same dropout masks
     output, _ = model(**batch)
     loss = output.log_softmax(-1).square().mean()
     loss.backward()
@@ -48,7 +48,7 @@ def test_checkpointing_changes_neither_loss_nor_gradient(
 
 
 @pytest.mark.parametrize(("offload", "segments"), [(False, 0), (True, 3)])
-def test_what_a_segment_keeps_goes_to_host_memory_where_that_is_asked_for(
+def test_segment_inputs_are_offloaded_on_request(
     offload: bool, segments: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved: list[bool] = []
@@ -68,7 +68,7 @@ def test_what_a_segment_keeps_goes_to_host_memory_where_that_is_asked_for(
     ("every", "ran"),
     [(0, "abcde"), (1, "abcde" + "edcba"), (2, "abcde" + "e" + "cd" + "ab")],
 )
-def test_backward_runs_segments_again_from_the_top(every: int, ran: str) -> None:
+def test_backward_recomputes_segments_from_the_top(every: int, ran: str) -> None:
     order: list[str] = []
 
     def apply(layer: str, x: torch.Tensor) -> torch.Tensor:
@@ -82,33 +82,33 @@ def test_backward_runs_segments_again_from_the_top(every: int, ran: str) -> None
 
 
 @pytest.mark.parametrize(("every", "segments"), [(1, 6), (2, 3), (4, 2), (6, 1)])
-def test_one_input_a_segment_is_kept(
+def test_one_input_per_segment_is_stored(
     every: int, segments: int, model_builder: BuildModel, batch: Any
 ) -> None:
     model = model_builder(encoder_layers=LAYERS, checkpoint_every=str(every)).train()
     width = model.encoder.layers[0].fc1.in_features
-    kept = []
+    stored = []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        kept.append(tensor)
+        stored.append(tensor)
         return tensor
 
     source = {name: batch[name] for name in ("src_tokens", "src_lengths")}
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         model.encoder(**source)
     stream = (*source["src_tokens"].shape, width)
-    storages = {t.untyped_storage().data_ptr() for t in kept if tuple(t.shape) == stream}
+    storages = {t.untyped_storage().data_ptr() for t in stored if tuple(t.shape) == stream}
     assert len(storages) == segments
 
 
 @pytest.mark.parametrize("layers", [1, 6, 50, 500, 1000])
 @pytest.mark.parametrize("kept", [12.0, 19.0])
-def test_the_thriftiest_segment_needs_the_least_memory(layers: int, kept: float) -> None:
+def test_the_thriftiest_segment_needs_the_least_memory(layers: int, stored: float) -> None:
     def memory(k: int) -> float:
-        return -(-layers // k) + k * kept
+        return -(-layers // k) + k * stored
 
     best = min(memory(k) for k in range(1, layers + 1))
-    assert memory(thriftiest_segment(layers, kept)) <= 1.02 * best
+    assert memory(thriftiest_segment(layers, stored)) <= 1.02 * best
 
 
 def test_layers_with_hooks_and_layers_that_decode_are_not_compiled(
@@ -155,9 +155,7 @@ def test_a_compiled_stack_gives_the_same_gradients_from_one_compilation(
 
 
 @pytest.mark.slow
-def test_admins_profile_is_taken_outside_of_compiled_code(
-    model_builder: BuildModel, batch: Any
-) -> None:
+def test_admins_profile_runs_outside_compiled_code(model_builder: BuildModel, batch: Any) -> None:
     from torch._dynamo.utils import counters
 
     shape = {"encoder_layers": 3, "decoder_layers": 3, "residual_scheme": "admin"}
@@ -169,20 +167,23 @@ def test_admins_profile_is_taken_outside_of_compiled_code(
 
 
 @pytest.mark.slow
-def test_batches_of_every_kind_are_compiled_once(model_builder: BuildModel, batch: Any) -> None:
-    """With padding and without, one sentence, one target token, both: each has code of its own."""
+def test_each_kind_of_batch_is_compiled_once(model_builder: BuildModel, batch: Any) -> None:
+    """Code depends on padding, a batch size of 1 and a target length of 1."""
     from torch._dynamo.utils import counters
 
     model = model_builder(encoder_layers=3, decoder_layers=3, compile=True).train()
-    one = {name: tensor[:1] for name, tensor in batch.items()}
+    single = {name: tensor[:1] for name, tensor in batch.items()}
     short = {**batch, "prev_output_tokens": batch["prev_output_tokens"][:, :1]}
     both = {name: tensor[:1] for name, tensor in short.items()}
     counters.clear()
     graphs = []
     for _ in range(2):
-        for some in (batch, one, short, both):
-            for tokens in (some["src_tokens"], some["src_tokens"].clamp(min=4)):  # padded, or not
+        for some in (batch, single, short, both):
+            for tokens in (
+                some["src_tokens"],
+                some["src_tokens"].clamp(min=4),
+            ):  # with and without padding
                 model(**{**some, "src_tokens": tokens})[0].sum().backward()
         graphs.append(counters["stats"]["unique_graphs"])
     assert graphs[0] == graphs[1]
-    assert 8 < graphs[0] < RECOMPILATIONS  # 8 is torch's own limit
+    assert 8 < graphs[0] < RECOMPILATIONS  # 8 is torch's default limit

@@ -1,4 +1,4 @@
-"""Each scheme against its formula written out, and against what it is at its neutral values."""
+"""Each scheme against its formula, and against stock fairseq at its neutral values."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 
 def every_weight_moved(model: Any) -> Any:
-    """In evaluation (so that Admin profiles nothing), with no weight at a special value."""
+    """Perturb all weights and return the model in evaluation mode, without Admin's profiling."""
     generator = torch.Generator().manual_seed(9)
     with torch.no_grad():
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -31,49 +31,49 @@ def test_a_model_computes_its_schemes_formula(
 ) -> None:
     model = every_weight_moved(model_builder(residual_scheme=scheme, scheme_variant=variant))
     real = batch["prev_output_tokens"].ne(1)
-    found, expected = model(**batch)[0], reference.logits(scheme, model, batch)
-    torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=1e-4)
+    actual, expected = model(**batch)[0], reference.logits(scheme, model, batch)
+    torch.testing.assert_close(actual[real], expected[real], atol=1e-4, rtol=1e-4)
 
 
-OWN = ("residuals.", "combination.", "_transform.")  # names of what a scheme adds to a model
+OWN = ("residuals.", "combination.", "_transform.")  # parts of the names that a scheme adds
 
 
 @pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
 @torch.no_grad()
-def test_every_number_that_a_scheme_adds_shows_in_the_output(
+def test_every_tensor_that_a_scheme_adds_affects_the_output(
     scheme: str, variant: str | None, model_builder: BuildModel, batch: Batch
 ) -> None:
-    """The comparison above is not vacuous: it sees each of them."""
+    """Check that the comparison above covers every added tensor."""
     model = every_weight_moved(model_builder(residual_scheme=scheme, scheme_variant=variant))
     before = model(**batch)[0]
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if any(part in name for part in OWN):
-            kept = tensor.clone()
+            original = tensor.clone()
             tensor.mul_(1.5).add_(0.1 * torch.arange(tensor.numel()).view_as(tensor))
             assert not torch.equal(model(**batch)[0], before), name
-            tensor.copy_(kept)
+            tensor.copy_(original)
 
 
 def nothing(model: Any) -> None:
-    """Already neutral: a new model of this scheme differs by its weights alone."""
+    """Do nothing, because a new model with this scheme is already neutral."""
 
 
 def omega_one(model: Any) -> None:
-    """Admin before profiling has omega 1; admin-log is set to it."""
+    """Set admin-log's omega to 1, its value in Admin before profiling."""
     for name, parameter in model.named_parameters():
         if "residuals" in name:
             nn.init.ones_(parameter)
 
 
-def newest_output_alone(model: Any) -> None:
-    """DLCL whose rows pick the newest output, not normalised."""
+def only_newest_output(model: Any) -> None:
+    """Make DLCL read only the newest output, without LayerNorm."""
     for stack in (model.encoder, model.decoder):
         nn.init.eye_(stack.combination.weight)
         stack.combination.norms = nn.ModuleList(nn.Identity() for _ in stack.layers)
 
 
 def no_further_norms(model: Any) -> None:
-    """NormFormer with the norms that it adds taken out; its factors start at 1."""
+    """Remove NormFormer's additional norms; its factors are initially 1."""
     for layer in (*model.encoder.layers, *model.decoder.layers):
         layer.post_activation_transform = None
         for residual in layer.residuals.values():
@@ -82,39 +82,39 @@ def no_further_norms(model: Any) -> None:
 
 
 def no_bottom(model: Any) -> None:
-    """B2T whose sublayers join as Post-LN's do."""
+    """Replace B2T's residuals by Post-LN's."""
     for layer in (*model.encoder.layers, *model.decoder.layers):
         for name in layer.residuals:
             layer.residuals[name] = PostNormResidual(1.0)
 
 
 def second_stream_unread(model: Any) -> None:
-    """ResiDual whose last LayerNorms give 0."""
+    """Make ResiDual's last LayerNorms return 0."""
     for stack in (model.encoder, model.decoder):
         nn.init.zeros_(stack.output_transform.norm.weight)
 
 
 def no_inner_norms(model: Any) -> None:
-    """Sub-LN without the norms inside its branches."""
+    """Remove the norms inside Sub-LN's branches."""
     for layer in (*model.encoder.layers, *model.decoder.layers):
         layer.post_activation_transform = layer.self_attn.head_transform = None
 
 
-def norms_before_the_branches_alone(model: Any) -> None:
-    """Peri-LN without the norms after branches and embeddings."""
+def only_norms_before_branches(model: Any) -> None:
+    """Remove Peri-LN's norms after branches and embeddings."""
     no_further_norms(model)
     for stack in (model.encoder, model.decoder):
         stack.layernorm_embedding = None
 
 
 def all_scales_one(model: Any) -> None:
-    """LayerNorm Scaling as if all layers were the first."""
+    """Give all layers of LayerNorm Scaling the first layer's scale."""
     for layer in (*model.encoder.layers, *model.decoder.layers):
         for residual in layer.residuals.values():
             residual.scale = 1.0
 
 
-# scheme: the stock placement that it is at its neutral values, and how it gets there
+# scheme: equivalent stock placement, and a function that sets the neutral values
 NEUTRAL: dict[str, tuple[str, Callable[[Any], None]]] = {
     "deepnorm": ("post", nothing),  # with alpha 1
     "post-ln": ("post", nothing),
@@ -126,10 +126,10 @@ NEUTRAL: dict[str, tuple[str, Callable[[Any], None]]] = {
     "resi-dual": ("post", second_stream_unread),
     "branchnorm": ("post", nothing),  # after its growth
     "pre-ln": ("pre", nothing),
-    "dlcl": ("pre", newest_output_alone),
+    "dlcl": ("pre", only_newest_output),
     "normformer": ("pre", no_further_norms),
     "sub-ln": ("pre", no_inner_norms),
-    "peri-ln": ("pre", norms_before_the_branches_alone),
+    "peri-ln": ("pre", only_norms_before_branches),
     "ln-scaling": ("pre", all_scales_one),
 }
 LAYER_SHAPES: list[dict[str, Any]] = [
@@ -139,7 +139,7 @@ LAYER_SHAPES: list[dict[str, Any]] = [
 ]
 
 
-def test_every_scheme_with_layer_norm_has_its_neutral_values_here() -> None:
+def test_every_scheme_with_layer_norm_is_in_the_table() -> None:
     assert set(NEUTRAL) == {n for n, s in SCHEMES.items() if s.norm is not NormPlacement.NONE}
 
 
@@ -179,7 +179,7 @@ TAKES_STOCK_INIT = [name for name, scheme in SCHEMES.items() if scheme.stock_ini
 
 
 @pytest.mark.parametrize("scheme", TAKES_STOCK_INIT)
-def test_one_seed_draws_fairseqs_weights_whatever_the_scheme_adds(
+def test_one_seed_draws_fairseqs_weights_with_any_scheme(
     scheme: str, model_builder: BuildModel
 ) -> None:
     pre = SCHEMES[scheme].norm is NormPlacement.PRE
@@ -198,8 +198,8 @@ def factor_one(model: Any) -> None:
             nn.init.ones_(parameter)
 
 
-def branches_awake(model: Any) -> None:
-    """R-Fixup with its maps that start at 0 drawn; shifts and multipliers stay at 0 and 1."""
+def draw_zero_maps(model: Any) -> None:
+    """Draw R-Fixup's zero maps; shifts and multipliers stay 0 and 1."""
     for parameter in model.parameters():
         if parameter.dim() > 1 and not parameter.any():
             nn.init.xavier_uniform_(parameter)
@@ -207,7 +207,7 @@ def branches_awake(model: Any) -> None:
 
 @pytest.mark.parametrize(
     ("scheme", "neutralise"),
-    [("rezero", factor_one), ("t-fixup", nothing), ("r-fixup", branches_awake)],
+    [("rezero", factor_one), ("t-fixup", nothing), ("r-fixup", draw_zero_maps)],
 )
 def test_a_scheme_without_norms_at_its_neutral_values_is_a_plain_sum(
     scheme: str, neutralise: Callable[[Any], None], model_builder: BuildModel, batch: Batch
@@ -216,19 +216,19 @@ def test_a_scheme_without_norms_at_its_neutral_values_is_a_plain_sum(
     model = model_builder(residual_scheme=scheme, **stock).eval()
     neutralise(model)
     real = batch["prev_output_tokens"].ne(1)
-    found, expected = model(**batch)[0], reference.logits("plain", model, batch)
-    torch.testing.assert_close(found[real], expected[real], **CLOSE)
+    actual, expected = model(**batch)[0], reference.logits("plain", model, batch)
+    torch.testing.assert_close(actual[real], expected[real], **CLOSE)
     layers = {n: p for n, p in model.named_parameters() if "_proj." in n or "fc" in n}
     gradients = [
         torch.autograd.grad(next_token_loss(logits, batch), list(layers.values()))
-        for logits in (found, expected)
+        for logits in (actual, expected)
     ]
     for name, mine, theirs in zip(layers, *gradients, strict=True):
         torch.testing.assert_close(mine, theirs, **CLOSE, msg=name)
 
 
 @pytest.mark.parametrize(("scheme", "variant"), [("rezero", "layer"), ("rezero", "sublayer")])
-def test_rezero_starts_as_the_identity(
+def test_rezero_is_initially_the_identity(
     scheme: str, variant: str, model_builder: BuildModel, batch: Batch
 ) -> None:
     model = model_builder(residual_scheme=scheme, scheme_variant=variant).eval()
@@ -242,7 +242,7 @@ def test_rezero_starts_as_the_identity(
 
 
 @torch.no_grad()
-def test_residuals_scale_takes_the_second_stream_into_fp16_and_changes_nothing_else(
+def test_resi_duals_scale_only_prevents_overflow_of_the_second_stream(
     model_builder: BuildModel, batch: Batch
 ) -> None:
     plain, scaled = (
@@ -250,7 +250,7 @@ def test_residuals_scale_takes_the_second_stream_into_fp16_and_changes_nothing_e
         for variant in ("plain", "scaled")
     )
     real = batch["prev_output_tokens"].ne(1)
-    close = {"atol": 1e-3, "rtol": 1e-3}  # eps of the last LayerNorm alone is not scaled along
+    close = {"atol": 1e-3, "rtol": 1e-3}  # the last LayerNorm's eps is not scaled
     torch.testing.assert_close(scaled(**batch)[0][real], plain(**batch)[0][real], **close)
     x, branch = torch.randn(3, 32).half(), torch.full((3, 32), 6e4, dtype=torch.half)
     finite = []
@@ -263,9 +263,7 @@ def test_residuals_scale_takes_the_second_stream_into_fp16_and_changes_nothing_e
     assert finite == [False, True]
 
 
-def test_dlcl_starts_as_the_average_of_all_outputs_so_far(
-    model_builder: BuildModel, batch: Batch
-) -> None:
+def test_dlcl_initially_averages_all_lower_outputs(model_builder: BuildModel, batch: Batch) -> None:
     model = model_builder(residual_scheme="dlcl").eval()
     inputs: list[Tensor] = []
     outputs: list[Tensor] = []
@@ -275,7 +273,7 @@ def test_dlcl_starts_as_the_average_of_all_outputs_so_far(
     final = model.encoder(batch["src_tokens"])["encoder_out"][0].transpose(0, 1)
     embedding = inputs[0]
     rows = [embedding] + [nn.functional.layer_norm(y, y.shape[-1:]) for y in outputs]
-    for number, found in enumerate(inputs):
-        torch.testing.assert_close(found, sum(rows[: number + 1]) / (number + 1), **CLOSE)
+    for number, actual in enumerate(inputs):
+        torch.testing.assert_close(actual, sum(rows[: number + 1]) / (number + 1), **CLOSE)
     top = nn.functional.layer_norm(sum(rows) / len(rows), final.shape[-1:])
     torch.testing.assert_close(final, top, **CLOSE)

@@ -1,6 +1,6 @@
-"""What each scheme's recipe says of a new model: how weights start, and what a layer carries.
+"""Initial weights and added parameters of each scheme, against its paper's recipe.
 
-The formulas stand here a second time, one line each, from the papers and not from our code:
+The formulas are repeated here, independently of our code, from these sources:
 DeepNet (arXiv 2203.00555) Fig. 2(b) and Section 3; DS-Init (Zhang et al. 2019) Eq. 11 and its
 released code; Fixup (Zhang et al. 2019) with its released transformer_zero.py; T-Fixup (Huang et
 al. 2020) Section 3.2 and its released transformer_layer.py; admin_torch/admin.py; ReZero's rztx.py;
@@ -21,14 +21,14 @@ from fairseq_deepnet.schemes import SCHEMES, Depths, Place, Role, Side, Sublayer
 from tests.support.models import VARIANTS, BuildModel
 
 VALUE_PATH = {"v_proj", "out_proj", "fc1", "fc2"}
-UNIFORM = {"ds-init", "r-fixup", "t-fixup"}  # their formulas are bounds of uniform draws
-N, M = 5, 3  # layers of the encoder and of the decoder; not the same, as formulas tell them apart
+UNIFORM = {"ds-init", "r-fixup", "t-fixup"}  # formulas give the bounds of uniform draws
+N, M = 5, 3  # layers of the encoder and the decoder; formulas distinguish the two depths
 
 
 def gain(scheme: str, variant: str | None, side: str, layer: int, place: str, role: str) -> float:
-    """A weight's standard deviation over Xavier's, in layer 1, 2, ... of an NL-ML model.
+    """Return the ratio of a weight's standard deviation to Xavier's in an NL-ML model.
 
-    place: the branch, as fairseq calls it.
+    Layers are counted from 1; `place` is fairseq's name of the branch.
     """
     depth = N if side == "encoder" else M
     branches = 2 * N + 3 * M
@@ -40,7 +40,7 @@ def gain(scheme: str, variant: str | None, side: str, layer: int, place: str, ro
     if scheme == "post-ln-init":
         return 1 / (depth - layer + 1)
     if scheme == "ds-init":
-        # The code gives Xavier's gain / sqrt(l) to TensorFlow as a factor on the variance.
+        # The code passes gain / sqrt(l) to TensorFlow as a factor on the variance.
         return 1 / math.sqrt(layer) if variant == "paper" else math.sqrt(1 / math.sqrt(layer))
     if scheme == "t-fixup":
         if role not in VALUE_PATH:
@@ -58,14 +58,14 @@ def gain(scheme: str, variant: str | None, side: str, layer: int, place: str, ro
             return 0.0
         if role == "fc1":
             return branches ** (-1 / 2)  # m = 2: L^(-1 / (2m - 2))
-        # m = 4. One matrix [3d, d] is drawn: sqrt(6 / (3d + d)) for its bound, not sqrt(6 / 2d).
+        # m = 4. The bound for one matrix [3d, d] is sqrt(6 / (3d + d)), not sqrt(6 / 2d).
         count = 12 if place == "encoder_attn" and variant == "code" else branches
         return count ** (-1 / 6) * math.sqrt(2 / 4)
     return 1.0
 
 
 def linears(model: Any) -> Iterator[tuple[str, int, str, str, nn.Linear]]:
-    """Side, layer from 1, branch, role and map of every linear map in the stacks."""
+    """Yield side, layer (from 1), branch, role and module of every linear map in the stacks."""
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         attentions = ("self_attn",) if side == "encoder" else ("self_attn", "encoder_attn")
         for number, layer in enumerate(stack.layers, start=1):
@@ -84,7 +84,7 @@ def wide(model_builder: BuildModel, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
-def test_every_weight_of_every_layer_starts_as_its_formula_says(
+def test_every_initial_weight_follows_its_formula(
     scheme: str, variant: str | None, model_builder: BuildModel
 ) -> None:
     model = wide(model_builder, residual_scheme=scheme, scheme_variant=variant)
@@ -105,14 +105,14 @@ def test_every_weight_of_every_layer_starts_as_its_formula_says(
         if expected == 0.0:
             assert not weight.any(), where
             continue
-        # 16,384 draws and more: a normal's std has the standard error std / sqrt(2 n); 4 of them.
+        # n >= 16,384 draws: four standard errors, std / sqrt(2 n), of a normal's std
         tolerance = 4 / math.sqrt(2 * weight.numel())
         assert weight.std().item() == pytest.approx(expected * xavier, rel=tolerance), where
         assert abs(weight.mean().item()) < 4 * expected * xavier / math.sqrt(weight.numel()), where
         pooled.append(weight.flatten() / (expected * xavier))
     inside = (*model.encoder.layers.modules(), *model.decoder.layers.modules())
     assert {id(module) for module in inside if isinstance(module, nn.Linear)} == seen
-    scores = torch.cat(pooled)  # millions of draws: all of one distribution with std 1
+    scores = torch.cat(pooled)  # millions of draws from one distribution with std 1
     assert scores.std().item() == pytest.approx(1.0, rel=0.002)
     kurtosis = scores.pow(4).mean().item()
     if scheme in UNIFORM:
@@ -122,14 +122,14 @@ def test_every_weight_of_every_layer_starts_as_its_formula_says(
         assert kurtosis == pytest.approx(3, abs=0.05)
 
 
-def test_the_formulas_give_the_numbers_of_the_papers_at_six_layers() -> None:
-    """By hand for 6L-6L: T-Fixup 0.4281 and 0.3689, R-Fixup L = 30: 0.5673 / sqrt(2) and 0.1826."""
+def test_the_gains_at_six_layers_are_the_papers_numbers() -> None:
+    """Compare with values computed by hand for 6L-6L (R-Fixup: L = 30)."""
     t_fixup, r_fixup = (SCHEMES[name](Depths(6, 6)) for name in ("t-fixup", "r-fixup"))
     encoder, decoder = Place(Side.ENCODER, 0), Place(Side.DECODER, 0)
     assert t_fixup.gain(encoder, Sublayer.FFN, Role.FC1) == pytest.approx(0.4281, abs=1e-4)
     assert t_fixup.gain(decoder, Sublayer.FFN, Role.FC1) == pytest.approx(0.3689, abs=1e-4)
-    found = r_fixup.gain(encoder, Sublayer.SELF_ATTN, Role.V_PROJ)
-    assert found == pytest.approx(0.56729 / math.sqrt(2), abs=1e-4)
+    actual = r_fixup.gain(encoder, Sublayer.SELF_ATTN, Role.V_PROJ)
+    assert actual == pytest.approx(0.56729 / math.sqrt(2), abs=1e-4)
     assert r_fixup.gain(decoder, Sublayer.FFN, Role.FC1) == pytest.approx(0.18257, abs=1e-5)
 
 
@@ -144,10 +144,10 @@ def tied(options: dict[str, bool]) -> str:
 
 @pytest.mark.parametrize("ties", TIES, ids=tied)
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_embeddings_start_as_in_fairseq_but_for_t_fixups_factor(
+def test_initial_embeddings_are_fairseqs_times_t_fixups_factor(
     scheme: str, ties: dict[str, bool], model_builder: BuildModel
 ) -> None:
-    """T-Fixup's code: (9N)^(-1/4) for the encoder's table, (9M)^(-1/4) for the decoder's own."""
+    """T-Fixup's code multiplies by (9N)^(-1/4), and a separate decoder table by (9M)^(-1/4)."""
     depths = {"encoder_layers": N, "decoder_layers": M}
     stock = model_builder("transformer", **depths, **ties)
     model = model_builder(residual_scheme=scheme, **depths, **ties)
@@ -158,15 +158,15 @@ def test_embeddings_start_as_in_fairseq_but_for_t_fixups_factor(
         assert model.decoder.embed_tokens.weight is model.encoder.embed_tokens.weight
         factors["decoder"] = factors["encoder"]
     for side in ("encoder", "decoder"):
-        found, drawn = (getattr(m, side).embed_tokens.weight for m in (model, stock))
-        torch.testing.assert_close(found, drawn * factors[side], rtol=1e-6, atol=0)
-        assert not found[1].any()  # padding
-        assert found.std().item() == pytest.approx(factors[side] * 32**-0.5, rel=0.05)
+        actual, drawn = (getattr(m, side).embed_tokens.weight for m in (model, stock))
+        torch.testing.assert_close(actual, drawn * factors[side], rtol=1e-6, atol=0)
+        assert not actual[1].any()  # padding
+        assert actual.std().item() == pytest.approx(factors[side] * 32**-0.5, rel=0.05)
 
 
 @pytest.mark.parametrize("ties", TIES, ids=tied)
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_vocabulary_projection_is_fairseqs_but_r_fixups_own_is_zero(
+def test_the_vocabulary_projection_is_fairseqs_but_r_fixups_untied_one_is_zero(
     scheme: str, ties: dict[str, bool], model_builder: BuildModel
 ) -> None:
     model = model_builder(residual_scheme=scheme, **ties)
@@ -181,13 +181,13 @@ def test_the_vocabulary_projection_is_fairseqs_but_r_fixups_own_is_zero(
         assert projection.weight.std().item() == pytest.approx(32**-0.5, rel=0.05)
 
 
-# Names of what the scheme adds: shape, start value (None: looked at apart), how many tensors.
+# Added tensors by name: shape, initial value (None: checked elsewhere), number of tensors.
 C, HEADS = 32, 4
 Added = dict[str, tuple[tuple[int, ...], float | None, int]]
 
 
 def in_residuals(name: str, shape: tuple[int, ...], start: float | None) -> Added:
-    """A tensor of that name in every residual of a 5L-3L model."""
+    """Return the entries of a tensor with this name in every residual of a 5L-3L model."""
     encoder = {
         f"encoder.layers.residuals.{s}.{name}": (shape, start, N) for s in ("self_attn", "ffn")
     }
@@ -221,8 +221,8 @@ def omegas(start: dict[str, float]) -> Added:
     return {name: (shape, start[name.split(".")[0]], n) for name, (shape, _, n) in named.items()}
 
 
-# Before each branch, before the activation, before fc2; at the end of each branch; after the
-# encoder a shift and a scale, after the decoder a shift.
+# Shifts precede each branch, the activation and fc2, a weight ends each branch, a shift and a
+# scale follow the encoder, and a shift follows the decoder.
 R_FIXUP: Added = {
     **in_residuals("before.shift", (1,), 0.0),
     **one_each("pre_activation_transform.shift", (1,), 0.0),
@@ -236,7 +236,7 @@ ADDED: dict[tuple[str, str | None], Added] = {
     ("admin", None): in_residuals("weight", (C,), 1.0),
     ("admin-log", "logarithmic"): omegas(OMEGA_LOG),
     ("admin-log", "constant"): omegas(OMEGA_CONSTANT),
-    # one scalar a layer, which all its sublayers share
+    # one scalar per layer, shared by its sublayers
     ("rezero", "layer"): one_each("residuals.self_attn.weight", (1,), 0.0),
     ("rezero", "sublayer"): in_residuals("weight", (1,), 0.0),
     ("r-fixup", "rule"): R_FIXUP,
@@ -251,7 +251,7 @@ ADDED: dict[tuple[str, str | None], Added] = {
 
 
 @pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
-def test_a_scheme_adds_the_parameters_of_its_recipe_and_no_others(
+def test_a_scheme_adds_exactly_the_parameters_of_its_recipe(
     scheme: str, variant: str | None, model_builder: BuildModel
 ) -> None:
     depths = {"encoder_layers": N, "decoder_layers": M}
@@ -261,9 +261,9 @@ def test_a_scheme_adds_the_parameters_of_its_recipe_and_no_others(
     for name, norm in norms.items():
         assert torch.equal(norm.weight, torch.ones_like(norm.weight)), name
         assert not norm.bias.any(), name
-    found: Counter[str] = Counter()
+    actual: Counter[str] = Counter()
     expected = ADDED.get((scheme, variant), {})
-    for name, parameter in model.named_parameters():  # a shared one once
+    for name, parameter in model.named_parameters():  # shared parameters occur once
         if name in stock or name.startswith(tuple(f"{norm}." for norm in norms)):
             continue
         kind = ".".join(part for part in name.split(".") if not part.isdigit())
@@ -271,8 +271,8 @@ def test_a_scheme_adds_the_parameters_of_its_recipe_and_no_others(
         shape, start, _ = expected[kind]
         assert tuple(parameter.shape) == shape, name
         assert start is None or torch.equal(parameter, torch.full(shape, start)), name
-        found[kind] += 1
-    assert found == {kind: count for kind, (_, _, count) in expected.items()}
+        actual[kind] += 1
+    assert actual == {kind: count for kind, (_, _, count) in expected.items()}
     left_out = {n for n in stock if n not in dict(model.named_parameters())}
     assert left_out == {
         n
@@ -282,12 +282,14 @@ def test_a_scheme_adds_the_parameters_of_its_recipe_and_no_others(
     }
 
 
-# (n, ln(n + 1) to five digits, omega): sqrt((n + 1) / ln(n + 1) - 1) worked out by hand
+# n, ln(n + 1) to five digits, and omega = sqrt((n + 1) / ln(n + 1) - 1), computed by hand
 ADMIN_LOG = [(12, 2.56495, 2.01701), (18, 2.94444, 2.33513), (36, 3.61092, 3.04083)]
 
 
 @pytest.mark.parametrize(("n", "logarithm", "omega"), ADMIN_LOG)
-def test_admin_logs_closed_form_by_hand(n: int, logarithm: float, omega: float) -> None:
+def test_admin_logs_omega_equals_values_computed_by_hand(
+    n: int, logarithm: float, omega: float
+) -> None:
     assert omega**2 == pytest.approx((n + 1) / logarithm - 1, rel=1e-4)
     encoder = SCHEMES["admin-log"](Depths(n // 2, 4))
     assert encoder.omega(Side.ENCODER) == pytest.approx(omega, abs=1e-4)  # n = 2N
@@ -295,16 +297,16 @@ def test_admin_logs_closed_form_by_hand(n: int, logarithm: float, omega: float) 
     assert decoder.omega(Side.DECODER) == pytest.approx(omega, abs=1e-4)  # n = 3M
 
 
-# Models of one stack
+# Models with one stack
 
 
 @pytest.mark.parametrize(("depths", "side"), [((6, 0), Side.ENCODER), ((0, 6), Side.DECODER)])
-def test_one_stack_counts_two_branches_a_layer(depths: tuple[int, int], side: Side) -> None:
+def test_a_layer_of_a_single_stack_has_two_branches(depths: tuple[int, int], side: Side) -> None:
     place = Place(side, 1)
     r_fixup = SCHEMES["r-fixup"](Depths(*depths))
     assert r_fixup.gain(place, Sublayer.FFN, Role.FC1) == pytest.approx(12 ** (-1 / 2))
-    found = r_fixup.gain(place, Sublayer.SELF_ATTN, Role.Q_PROJ)
-    assert found == pytest.approx(12 ** (-1 / 6) / math.sqrt(2))
+    actual = r_fixup.gain(place, Sublayer.SELF_ATTN, Role.Q_PROJ)
+    assert actual == pytest.approx(12 ** (-1 / 6) / math.sqrt(2))
     admin_log = SCHEMES["admin-log"](Depths(*depths))
     assert admin_log.omega(side) == pytest.approx(2.01701, abs=1e-4)
     constant = scheme_class("admin-log")(Depths(*depths), variant="constant")

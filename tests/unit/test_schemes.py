@@ -1,4 +1,4 @@
-"""The schemes' arithmetic against the paper's formulas, and the contract for later schemes."""
+"""DeepNorm's gains against the paper, and requirements for every scheme."""
 
 import math
 
@@ -34,21 +34,21 @@ PUBLISHED = [
 def test_deepnorm_gains_are_the_papers(
     layers: int, ea: float, eb: float, da: float, db: float
 ) -> None:
-    found = gains(layers, layers)
-    assert found[Side.ENCODER] == pytest.approx((ea, eb), abs=6e-4)
-    assert found[Side.DECODER] == pytest.approx((da, db), abs=6e-4)
+    actual = gains(layers, layers)
+    assert actual[Side.ENCODER] == pytest.approx((ea, eb), abs=6e-4)
+    assert actual[Side.DECODER] == pytest.approx((da, db), abs=6e-4)
 
 
-def test_each_half_of_deepnorm_leaves_the_other_at_one() -> None:
-    """alpha 1.999 and 2.711, beta 0.353 and 0.261 at 18L-18L, or 1."""
+def test_each_half_of_deepnorm_sets_the_other_factor_to_one() -> None:
+    """At 18L-18L alpha is 1.999 and 2.711, and the decoder's beta is 0.261."""
     place = Place(Side.DECODER, 0)
-    found = {}
+    actual = {}
     for variant in DeepNorm.variants:
         scheme = DeepNorm(Depths(18, 18), variant=variant)
         beta = scheme.gain(place, Sublayer.FFN, Role.FC1)
-        found[variant] = (scheme.alphas[Side.ENCODER], scheme.alphas[Side.DECODER], beta)
+        actual[variant] = (scheme.alphas[Side.ENCODER], scheme.alphas[Side.DECODER], beta)
         assert scheme.gain(place, Sublayer.SELF_ATTN, Role.Q_PROJ) == 1
-    assert found == {
+    assert actual == {
         "paper": pytest.approx((1.999, 2.711, 0.261), abs=6e-4),
         "alpha-only": pytest.approx((1.999, 2.711, 1.0), abs=6e-4),
         "beta-only": pytest.approx((1.0, 1.0, 0.261), abs=6e-4),
@@ -57,10 +57,10 @@ def test_each_half_of_deepnorm_leaves_the_other_at_one() -> None:
 
 
 def test_deepnorm_gains_of_unequal_depths_follow_both_depths() -> None:
-    found = gains(12, 3)
-    assert found[Side.ENCODER].alpha == pytest.approx(0.81 * math.exp(math.log(12**4 * 3) / 16))
-    assert found[Side.ENCODER].beta == pytest.approx(0.87 / math.exp(math.log(12**4 * 3) / 16))
-    assert found[Side.DECODER] == pytest.approx((math.sqrt(3.0), 1 / math.sqrt(6.0)))
+    actual = gains(12, 3)
+    assert actual[Side.ENCODER].alpha == pytest.approx(0.81 * math.exp(math.log(12**4 * 3) / 16))
+    assert actual[Side.ENCODER].beta == pytest.approx(0.87 / math.exp(math.log(12**4 * 3) / 16))
+    assert actual[Side.DECODER] == pytest.approx((math.sqrt(3.0), 1 / math.sqrt(6.0)))
 
 
 def test_deepnorm_gains_of_one_stack_are_the_single_stack_formulas() -> None:
@@ -68,7 +68,7 @@ def test_deepnorm_gains_of_one_stack_are_the_single_stack_formulas() -> None:
     assert gains(0, 8) == {Side.DECODER: pytest.approx((2.0, 64**-0.25))}
 
 
-def test_a_recorded_alpha_outlives_a_change_of_depth() -> None:
+def test_a_recorded_alpha_does_not_depend_on_depth() -> None:
     scheme = DeepNorm(Depths(3, 3), {Side.ENCODER: 1.999, Side.DECODER: 2.711})
     assert scheme.alphas == {Side.ENCODER: 1.999, Side.DECODER: 2.711}
 
@@ -87,14 +87,14 @@ def test_every_scheme_builds_and_describes_itself(name: str) -> None:
 @pytest.mark.parametrize(
     ("page", "pattern"), [("reference/schemes", "| `{}`"), ("reports/export", "`{}`")]
 )
-def test_every_scheme_stands_in_the_documentation(page: str, pattern: str) -> None:
-    """With its formula and sources, and whether it folds."""
+def test_every_scheme_is_documented(page: str, pattern: str) -> None:
+    """The pages list each scheme's formula and its export."""
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     missing = [name for name in SCHEMES if not any(pattern.format(name) in row for row in rows)]
     assert not missing
 
 
-def test_an_unknown_scheme_is_refused_with_the_known_names() -> None:
+def test_an_unknown_scheme_is_an_error_that_lists_the_names() -> None:
     with pytest.raises(ConfigurationError, match=r"deepnrom is unknown.*deepnorm, post-ln"):
         scheme_class("deepnrom")

@@ -1,6 +1,6 @@
-"""A sharded model in one process: the plain model's updates, files and norms; what is refused.
+"""Sharded training in one process: updates, checkpoints, norms and errors.
 
-One process has all rows, so that nothing is exchanged; test_sharded_training.py has several.
+See test_sharded_training.py for several processes.
 """
 
 import atexit
@@ -36,7 +36,7 @@ SHARDED = "--ddp-backend=fully_sharded"
 
 @pytest.fixture(autouse=True)
 def _process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Leave no group of processes behind, which fairseq asks for, nor torch's hook for errors."""
+    """Destroy the process group after the test and restore the exception hook."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     yield
     leave_group()
@@ -67,7 +67,7 @@ def trained(folder: Path, *arguments: str, **options: Any) -> Rig:
         pytest.param(("--compile", "--checkpoint-activations-every=2"), marks=pytest.mark.slow),
     ],
 )
-def test_a_sharded_model_makes_the_updates_and_the_file_of_a_plain_one(
+def test_a_sharded_model_has_the_updates_and_the_checkpoint_of_a_plain_model(
     arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     others = [word for word in arguments if word != "--cpu-offload"]
@@ -78,12 +78,12 @@ def test_a_sharded_model_makes_the_updates_and_the_file_of_a_plain_one(
     assert list(whole["model"]) == list(gathered["model"])
     assert compare(whole["model"], gathered["model"]) < 1e-6
     assert compare(whole["last_optimizer_state"], gathered["last_optimizer_state"]) < 1e-6
-    names = [one["optimizer_history"][-1]["optimizer_name"] for one in (whole, gathered)]
+    names = [contents["optimizer_history"][-1]["optimizer_name"] for contents in (whole, gathered)]
     assert names[0] == names[1]
 
 
 @pytest.mark.parametrize("residual_dtype", ["model", "float32"])
-def test_bf16_has_fp32_weights_that_are_cast_when_they_are_gathered(
+def test_bf16_weights_are_stored_in_fp32_and_cast_when_gathered(
     residual_dtype: str, tmp_path: Path
 ) -> None:
     words = ["--bf16", f"--residual-dtype={residual_dtype}"]
@@ -93,7 +93,7 @@ def test_bf16_has_fp32_weights_that_are_cast_when_they_are_gathered(
     state, split = whole["last_optimizer_state"], gathered["last_optimizer_state"]
     assert state.keys() == split.keys()
     assert len(state["fp32_params"]) == len(split["fp32_params"])
-    # the same up to what bf16 rounds of activations: its precision is 1 / 256
+    # bf16 activations are rounded in another order; bf16 has a precision of 1 / 256
     assert compare(state["fp32_params"], split["fp32_params"]) < 2**-7
     for value in gathered["model"].values():
         assert torch.equal(value, value.to(torch.bfloat16).float())
@@ -101,7 +101,7 @@ def test_bf16_has_fp32_weights_that_are_cast_when_they_are_gathered(
 
 @pytest.mark.parametrize("precision", [(), ("--bf16",)])
 @pytest.mark.parametrize("backends", [("legacy_ddp", "fully_sharded"), ("fully_sharded",) * 2])
-def test_a_training_goes_on_under_either_backend(
+def test_a_run_resumes_under_either_backend(
     precision: tuple[str, ...], backends: tuple[str, str], tmp_path: Path
 ) -> None:
     whole = trained(tmp_path, SHARDED, *precision)
@@ -113,12 +113,14 @@ def test_a_training_goes_on_under_either_backend(
     assert after.trainer.get_num_updates() == 2
     whole.update(MORE)
     after.update(MORE)
-    tolerance = 2**-6 if precision else 1e-6  # two steps of bf16 at 1, where LayerNorms are
+    tolerance = (
+        2**-6 if precision else 1e-6
+    )  # two steps of bf16 at 1, the value of LayerNorm weights
     assert compare(checkpoint(whole)["model"], checkpoint(after)["model"]) < tolerance
 
 
-def test_fp16_keeps_its_loss_scale_and_one_row_of_all_weights(tmp_path: Path) -> None:
-    """fairseq's plain --fp16 needs a GPU for that row: the file is held against its layout."""
+def test_fp16_saves_its_loss_scale_and_one_row_of_all_weights(tmp_path: Path) -> None:
+    """Compare the checkpoint with fairseq's layout, as unsharded fp16 training needs a GPU."""
     rig = trained(tmp_path, SHARDED, "--fp16", "--fp16-init-scale=4")
     file = tmp_path / "checkpoint_last.pt"
     state = saved(rig, file)["last_optimizer_state"]
@@ -134,7 +136,7 @@ def test_fp16_keeps_its_loss_scale_and_one_row_of_all_weights(tmp_path: Path) ->
     assert compare(checkpoint(rig)["model"], again["model"]) == 0
 
 
-def test_the_watch_sees_whole_gradients(tmp_path: Path) -> None:
+def test_the_watch_measures_full_gradients(tmp_path: Path) -> None:
     seen = []
     for words in ((), (SHARDED,)):
         rig = Rig(tmp_path, *words)
@@ -151,7 +153,7 @@ def test_the_watch_sees_whole_gradients(tmp_path: Path) -> None:
     assert compare(plain, sharded) < 1e-5
 
 
-def test_the_monitor_says_what_it_cannot_measure(
+def test_the_monitor_lists_the_quantities_that_it_cannot_measure(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = Rig(tmp_path, SHARDED, "--monitor-interval=1")
@@ -171,15 +173,15 @@ def test_the_monitor_says_what_it_cannot_measure(
         (("--bf16", "--memory-efficient-bf16"), "--memory-efficient"),
     ],
 )
-def test_what_cannot_be_had_with_a_sharded_model_is_refused(
+def test_an_option_that_sharding_does_not_support_is_an_error(
     words: tuple[str, ...], named: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"{named}.* is not supported with --ddp-backend"):
         Rig(tmp_path, SHARDED, *words)
 
 
-def test_fine_tuning_of_branchnorm_begins_with_the_scale_that_was_reached(tmp_path: Path) -> None:
-    """The hook of the scheme that keeps it runs when buffers are loaded."""
+def test_fine_tuning_with_branchnorm_starts_from_the_checkpoints_scale(tmp_path: Path) -> None:
+    """Loading buffers must call the residual's load hook."""
     scales = []
     for way in ((), (SHARDED,)):
         words = (*ADAM, "--residual-scheme=branchnorm", "--warmup-updates=4", *way)
@@ -197,10 +199,10 @@ def test_fine_tuning_of_branchnorm_begins_with_the_scale_that_was_reached(tmp_pa
 
 
 @pytest.mark.parametrize(("raised", "status"), [(KeyError("word"), 1), (SystemExit(3), 3)])
-def test_an_error_that_nobody_catches_ends_the_process_at_once(
+def test_an_uncaught_error_ends_the_process_at_once(
     raised: BaseException, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever shows it, be it errors.py's hook, which ends with a status of its own."""
+    """Another hook, such as that of errors.py, reports the error and may set the exit status."""
 
     def shown(kind: object, error: BaseException, traceback: object) -> None:
         if isinstance(error, SystemExit):
@@ -218,14 +220,14 @@ def test_an_error_that_nobody_catches_ends_the_process_at_once(
 
 
 def fail_as_spawned(rank: int) -> None:
-    """Fail as a rank does; a NCCL that waits for the others at the end is a sleep here."""
+    """Raise an error in a process whose shutdown would hang, as NCCL's would."""
     atexit.register(time.sleep, 600)
     end_at_once()
     with noting_errors():
         raise KeyError("no such word")
 
 
-def test_a_spawned_process_ends_though_torch_catches_its_error() -> None:
+def test_a_spawned_process_ends_although_torch_catches_its_error() -> None:
     context = torch.multiprocessing.spawn(fail_as_spawned, nprocs=1, join=False)
     with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="no such word"):
         context.join(timeout=120)
@@ -234,39 +236,39 @@ def test_a_spawned_process_ends_though_torch_catches_its_error() -> None:
 
 
 def saved(rig: Rig, file: Path) -> dict[str, Any]:
-    """Save a checkpoint as fairseq does, and return what it holds."""
+    """Save a checkpoint as fairseq does, and return its contents."""
     rig.trainer.consolidate_optimizer()
     itr = {"epoch": 1, "iterations_in_epoch": 1, "version": 2}
     rig.trainer.save_checkpoint(str(file), {"train_iterator": itr, "val_loss": None})
-    held: dict[str, Any] = torch.load(file, weights_only=True)
-    return held
+    contents: dict[str, Any] = torch.load(file, weights_only=True)
+    return contents
 
 
-def test_a_checkpoint_of_another_model_or_optimiser_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_from_another_model_or_optimiser_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "checkpoint_last.pt"
-    held = saved(trained(tmp_path, SHARDED), file)
+    contents = saved(trained(tmp_path, SHARDED), file)
     other = Rig(tmp_path, *ADAM, SHARDED, "--encoder-ffn-embed-dim=16")
     with pytest.raises(Exception, match="Cannot load model parameters from checkpoint"):
         other.trainer.load_checkpoint(str(file))
-    held["last_optimizer_state"]["param_groups"][0]["params"].pop()
-    torch.save(held, file)
+    contents["last_optimizer_state"]["param_groups"][0]["params"].pop()
+    torch.save(contents, file)
     with pytest.raises(ConfigurationError, match="--reset-optimizer"):
         Rig(tmp_path, *ADAM, SHARDED).trainer.load_checkpoint(str(file))
 
 
-def test_a_checkpoint_without_the_optimisers_state_gives_its_weights(tmp_path: Path) -> None:
+def test_a_checkpoint_without_optimiser_state_loads_its_weights(tmp_path: Path) -> None:
     file = tmp_path / "checkpoint_last.pt"
-    held = saved(trained(tmp_path, SHARDED, "--no-save-optimizer-state"), file)
-    assert "last_optimizer_state" not in held
+    contents = saved(trained(tmp_path, SHARDED, "--no-save-optimizer-state"), file)
+    assert "last_optimizer_state" not in contents
     after = Rig(tmp_path, *ADAM, SHARDED, seed=2)
     after.trainer.load_checkpoint(str(file))
-    assert compare(held["model"], checkpoint(after)["model"]) == 0
+    assert compare(contents["model"], checkpoint(after)["model"]) == 0
 
 
-def test_offloaded_gradients_are_clipped_where_they_are(
+def test_offloaded_gradients_are_clipped_on_their_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """fairseq's own clipping brings the norm to a GPU, for which torch's meta device stands in."""
+    """fairseq's clipping would move the norm to a GPU, simulated by torch's meta device."""
     rig = trained(tmp_path, SHARDED, "--cpu-offload")
     grads = [p.grad for p in rig.trainer.optimizer.params if p.grad is not None]
     for grad in grads:
@@ -286,17 +288,17 @@ def test_offloaded_gradients_are_clipped_where_they_are(
         (10, 0, 35, 3),
         (10, 0, 5, 1),
         (10, 1, 35, 3),
-        (10, 2, 55, 4),  # two whole segments
-        (10, 7, 35, 7),  # a segment is computed again as one
+        (10, 2, 55, 4),  # two complete segments
+        (10, 7, 35, 7),  # a segment is recomputed as a whole
     ],
 )
-def test_a_unit_is_of_so_many_bytes_in_whole_segments(
+def test_a_unit_is_a_number_of_complete_segments_of_limited_size(
     layer: int, segment: int, unit: int, length: int
 ) -> None:
     assert unit_length(layer, segment, unit) == length
 
 
-def test_every_layer_is_in_one_unit_and_the_rest_in_the_roots(tmp_path: Path) -> None:
+def test_every_layer_is_in_one_unit_and_other_parameters_in_the_root_unit(tmp_path: Path) -> None:
     rig = Rig(tmp_path, SHARDED, "--bucket-cap-mb=0")
     assert sum(isinstance(m, FSDPModule) for m in rig.model.modules()) == 1 + 2 + 2
     grouped = [layer for unit in units(rig.model, 2**40, 4) for layer in unit]
@@ -315,33 +317,33 @@ def test_other_ranks_build_parameters_without_memory(scheme: str, tmp_path: Path
         )
     assert torch.equal(torch.get_rng_state(), state)
     assert nn.Linear(2, 2).weight.is_meta is False
-    made = dict(empty.named_parameters())
-    assert {n: p.shape for n, p in made.items()} == {
+    parameters = dict(empty.named_parameters())
+    assert {n: p.shape for n, p in parameters.items()} == {
         n: p.shape for n, p in whole.named_parameters()
     }
-    assert all(p.is_meta for p in made.values())
+    assert all(p.is_meta for p in parameters.values())
     assert not any(buffer.is_meta for buffer in empty.buffers())
     assert compare(dict(whole.named_buffers()), dict(empty.named_buffers())) == 0
     give_memory([empty])
-    assert not any(p.is_meta for p in made.values())
-    assert made.keys() == dict(empty.named_parameters()).keys()  # tied ones are one
+    assert not any(p.is_meta for p in parameters.values())
+    assert parameters.keys() == dict(empty.named_parameters()).keys()  # tied parameters occur once
 
 
-def test_adams_moments_in_one_row_are_given_back_to_their_parameters() -> None:
+def test_adams_moments_in_one_row_are_split_by_parameter() -> None:
     weight, bias = torch.arange(6.0).view(2, 3), torch.tensor([6.0, 7.0])
     row = torch.cat([weight.flatten(), bias])
-    held = {
+    contents = {
         "state": {0: {"step": 5, "exp_avg": row, "exp_avg_sq": row.half()}},
         "param_groups": [{"lr": 0.1, "params": [0]}],
     }
     shapes = [weight.shape, bias.shape]
-    found = optimizer_state.split(held, shapes)
-    assert found["param_groups"] == [{"lr": 0.1, "params": [0, 1]}]
-    assert torch.equal(found["state"][0]["exp_avg"], weight)
-    assert torch.equal(found["state"][1]["exp_avg_sq"], bias)
-    assert found["state"][1]["exp_avg_sq"].dtype == torch.float32
-    assert [state["step"] for state in found["state"].values()] == [5, 5]
-    # what fits into the optimiser of these parameters
+    actual = optimizer_state.split(contents, shapes)
+    assert actual["param_groups"] == [{"lr": 0.1, "params": [0, 1]}]
+    assert torch.equal(actual["state"][0]["exp_avg"], weight)
+    assert torch.equal(actual["state"][1]["exp_avg_sq"], bias)
+    assert actual["state"][1]["exp_avg_sq"].dtype == torch.float32
+    assert [state["step"] for state in actual["state"].values()] == [5, 5]
+    # Adam for these parameters can load the result
     adam = torch.optim.Adam([nn.Parameter(torch.zeros(shape)) for shape in shapes])
-    adam.load_state_dict({**adam.state_dict(), "state": found["state"]})
-    assert optimizer_state.split(found, shapes) == found  # bf16's are each parameter's already
+    adam.load_state_dict({**adam.state_dict(), "state": actual["state"]})
+    assert optimizer_state.split(actual, shapes) == actual  # bf16 moments are already split

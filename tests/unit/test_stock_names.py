@@ -1,4 +1,4 @@
-"""What counts as equal to fairseq's own is something that fairseq's trainer takes for it."""
+"""Our counterparts of fairseq's criterions and optimisers have its class names and options."""
 
 import pytest
 from fairseq.criterions import CRITERION_DATACLASS_REGISTRY, CRITERION_REGISTRY
@@ -12,13 +12,17 @@ OPTIONS = {**CRITERION_DATACLASS_REGISTRY, **OPTIMIZER_DATACLASS_REGISTRY}
 
 
 @pytest.mark.parametrize(("ours", "stock"), STOCK_NAMES.items(), ids=STOCK_NAMES)
-def test_class_name_and_options_are_fairseqs(ours: str, stock: str) -> None:
-    """The trainer compares the names of classes when it loads a checkpoint."""
+def test_class_name_and_options_equal_fairseqs(ours: str, stock: str) -> None:
+    """fairseq's trainer compares class names when it loads a checkpoint."""
     assert CLASSES[ours] is not CLASSES[stock]
     assert CLASSES[ours].__name__ == CLASSES[stock].__name__
     assert OPTIONS[ours] is OPTIONS[stock]
 
 
 def test_only_criterion_and_optimiser_are_renamed() -> None:
-    given = {"criterion": "chunked_cross_entropy", "optimizer": "sgd", "restore_file": "fused_adam"}
-    assert in_stock_names(given) == given | {"criterion": "cross_entropy"}
+    options = {
+        "criterion": "chunked_cross_entropy",
+        "optimizer": "sgd",
+        "restore_file": "fused_adam",
+    }
+    assert in_stock_names(options) == options | {"criterion": "cross_entropy"}

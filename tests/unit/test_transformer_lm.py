@@ -1,4 +1,4 @@
-"""The decoder alone: its stock counterpart, decoding step by step, fairseq's search and scoring."""
+"""The language model against fairseq's transformer_lm, also in beam search."""
 
 from argparse import Namespace
 from typing import Any
@@ -14,7 +14,7 @@ from tests.support.models import SYMBOLS, build_model
 
 LM = "deepnet_transformer_lm"
 TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}
-# Options whose computation differs, each as the user would give it.
+# options that change the computation
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"share_decoder_input_output_embed": True},
@@ -29,14 +29,14 @@ def build_lm(**options: Any) -> Any:
 
 
 def build_stock(ours: Any, seed: int, normalize_before: bool) -> Any:
-    """fairseq's transformer_lm with the options of a model of ours."""
+    """Build fairseq's transformer_lm with our model's options."""
     args = Namespace(**vars(ours.args) | {"decoder_normalize_before": normalize_before})
     torch.manual_seed(seed)
     return TransformerLanguageModel.build_model(args, VocabularyTask(4 + SYMBOLS))
 
 
 def sentences() -> Tensor:
-    """Tokens [B, T] that start with the end of the sentence before; two rows are padded."""
+    """Return tokens [B, T] that start with an end of sentence; two rows are padded."""
     generator = torch.Generator().manual_seed(7)
     tokens = torch.randint(4, 60, (3, 9), generator=generator)
     tokens[:, 0] = 2
@@ -70,7 +70,7 @@ def test_plain_schemes_equal_stock_fairseq_from_the_same_seed(
 
 
 @torch.no_grad()
-def test_an_adaptive_softmax_is_fairseqs() -> None:
+def test_an_adaptive_softmax_equals_fairseqs() -> None:
     ours = build_lm(
         residual_scheme="post-ln", init="stock", seed=3, adaptive_softmax_cutoff="20,40"
     )
@@ -84,24 +84,24 @@ def test_an_adaptive_softmax_is_fairseqs() -> None:
 
 
 def generate(model: Any, prefix: Tensor, **options: Any) -> list[list[list[int]]]:
-    """All hypotheses of fairseq's beam search that go on from prefix [B, T]."""
+    """Return all hypotheses of fairseq's beam search that continue prefix [B, T]."""
     sample = {"net_input": {"src_tokens": prefix, "src_lengths": prefix.ne(1).sum(1)}}
     generator = SequenceGenerator([model], model.decoder.dictionary, max_len_b=20, **options)
-    found = generator.generate([model], sample, prefix_tokens=prefix)
-    return [[hypothesis["tokens"].tolist() for hypothesis in beam] for beam in found]
+    actual = generator.generate([model], sample, prefix_tokens=prefix)
+    return [[hypothesis["tokens"].tolist() for hypothesis in beam] for beam in actual]
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_beam_search_finds_what_it_finds_with_stock_fairseq(beam: int) -> None:
+def test_beam_search_equals_stock_fairseqs(beam: int) -> None:
     ours = build_lm(residual_scheme="post-ln", init="stock", seed=3).eval()
     stock = build_stock(ours, 3, normalize_before=False).eval()
-    with torch.no_grad():  # larger weights and a likely end make hypotheses that differ
+    with torch.no_grad():  # larger weights and a likely end of sentence vary the hypotheses
         for parameter in stock.parameters():
             parameter.mul_(1.6 if parameter.dim() > 1 else 1.0)
         stock.decoder.output_projection.weight[2] *= 3
     ours.load_state_dict(stock.state_dict())
     prefix = torch.arange(8, 24).view(8, 2)
-    found = generate(ours, prefix, beam_size=beam)
-    assert found == generate(stock, prefix, beam_size=beam)
-    assert len({len(hypothesis) for beam in found for hypothesis in beam}) > 1
-    assert all(beam[0][:2] == row.tolist() for beam, row in zip(found, prefix, strict=True))
+    actual = generate(ours, prefix, beam_size=beam)
+    assert actual == generate(stock, prefix, beam_size=beam)
+    assert len({len(hypothesis) for beam in actual for hypothesis in beam}) > 1
+    assert all(beam[0][:2] == row.tolist() for beam, row in zip(actual, prefix, strict=True))
