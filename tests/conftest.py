@@ -1,9 +1,9 @@
-"""What all tests share: one thread each, the project's root, the real corpora, fake commands."""
+"""Settings and fixtures of all tests: one thread, the root folder, corpora, fake commands."""
 
 import os
 import signal
 
-# Before torch is imported: the workers of pytest-xdist share the cores.
+# This must precede the import of torch. The workers of pytest-xdist share the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pathlib import Path
@@ -14,8 +14,7 @@ from tests.support.shell import ROOT, FakeBin
 
 SHARED = ROOT.parent / "shared" / "data"
 
-# A run that was started in the background ignores Ctrl-C, one under nohup the end of its terminal,
-# and so would every script it starts.
+# Background processes ignore SIGINT, processes under nohup ignore SIGHUP, and scripts inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -27,7 +26,7 @@ def project_root() -> Path:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real corpora; the test is skipped where it is absent."""
+    """Return the folder of real corpora; skip the test if the folder is absent."""
     if not SHARED.is_dir():
         pytest.skip("needs real corpora in ../shared/data")
     return SHARED
@@ -35,7 +34,7 @@ def shared_data() -> Path:
 
 @pytest.fixture
 def fake_bin(tmp_path: Path) -> FakeBin:
-    """Fake commands that record their arguments: `run_script(..., path=fake_bin.path())`."""
+    """Return fake commands that record their arguments: `run_script(..., path=fake_bin.path())`."""
     folder = tmp_path / "fakes"
     folder.mkdir()
     return FakeBin(folder)

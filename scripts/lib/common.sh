@@ -1,17 +1,17 @@
 # shellcheck shell=bash
 # Common parts of all scripts: folders, messages, and the Python environment. Sourced after `set -euo pipefail`.
 
-# With CDPATH, cd may change to another folder and print it. `python -m` would import modules from the working
-# folder first, which may be a stranger's.
+# With CDPATH, cd may change to another folder and print its name. Without PYTHONSAFEPATH, `python -m` would import
+# modules from the working folder first, which may contain untrusted code.
 unset CDPATH
 export PYTHONSAFEPATH=1
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export ROOT
-# Name of the user's command; errors of its subcommands begin with this name.
+# Name of the user's command, with which error messages begin.
 export DEEPNET_COMMAND=${DEEPNET_COMMAND:-$(basename "$0" .sh)}
 
-# Answer --help and -h with the comment header of the calling script, from line 2 to the first line of code.
+# On --help or -h, print the calling script's comment header, from line 2 to the first line of code, and exit.
 help_if_asked() {
     [[ ${1:-} == --help || ${1:-} == -h ]] || return 0
     awk -v scripts="$ROOT/scripts/" 'NR > 1 {
@@ -23,25 +23,25 @@ help_if_asked() {
     exit 0
 }
 
-# One line on standard error, so that standard output stays free for results.
+# Print one line to standard error, because standard output is for results.
 log() {
     printf '%s\n' "[$(basename "$0" .sh)] $*" >&2
 }
 
-# One line that names the cause and the remedy, then exit 2 (bad usage or bad input).
+# Print one line with the cause and the remedy, then exit with status 2 (bad usage or input).
 die() {
     printf '%s\n' "[$DEEPNET_COMMAND] error: $*" >&2
     exit 2
 }
 
-# Absolute path of the Python environment: the active environment, otherwise VENV, otherwise .venv in the project.
+# Print the absolute path of the Python environment: the active one, otherwise VENV, otherwise .venv in the project.
 environment_dir() {
     local place=${VIRTUAL_ENV:-${VENV:-$ROOT/.venv}}
     [[ $place == /* ]] || place=$PWD/$place
     printf '%s' "$place"
 }
 
-# Set up the environment if needed (silent when nothing changed) and put it first on PATH.
+# Set up the environment if needed (silently if nothing changed) and put it first on PATH.
 # DEEPNET_SKIP_SETUP=1 trusts the environment on PATH (tests, containers).
 activate_environment() {
     export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} # this clone's code comes before an installed package
@@ -51,7 +51,7 @@ activate_environment() {
     export VIRTUAL_ENV PATH=$VIRTUAL_ENV/bin:$PATH
 }
 
-# Replace this script by `deepnet` with these words; --variables makes the script's variables its options.
+# Replace this process with `deepnet` and these arguments; --variables turns the script's variables into options.
 hand_over() {
     activate_environment
     exec deepnet "$@"

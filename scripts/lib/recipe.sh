@@ -1,21 +1,21 @@
 # shellcheck shell=bash
 # Common parts of the training recipes (scripts/train_*.sh). Sourced after common.sh, never run.
 
-# recipe_variables LAYERS [NAME]: set DEPTH (LAYERS), SCHEME (deepnorm) and SEED (1); `name` is NAME, plus DEPTH if it
-# differs.
+# recipe_variables LAYERS [NAME]: set DEPTH (default LAYERS), SCHEME (deepnorm) and SEED (1). `name` becomes NAME,
+# plus DEPTH if it differs from LAYERS.
 recipe_variables() {
     DEPTH=${DEPTH:-$1}
     SCHEME=${SCHEME:-deepnorm}
     SEED=${SEED:-1}
-    [[ $DEPTH =~ ^[1-9][0-9]*$ ]] || die "DEPTH is '$DEPTH'; it must be a number from 1 on"
+    [[ $DEPTH =~ ^[1-9][0-9]*$ ]] || die "DEPTH is '$DEPTH'; it must be a positive integer"
     [[ $SCHEME$SEED =~ ^[a-z0-9-]+$ ]] || die "SCHEME is '$SCHEME' and SEED is '$SEED'; see --help"
     name=${2:-}
     [[ $DEPTH == "$1" ]] || name+=_${DEPTH}l
 }
 
-# train_recipe CONFIG NAME DATA SCRIPT [fairseq-train options]: build data/DATA with SCRIPT if it is missing, and train
-# in runs/NAME, plus SCHEME and SEED if they differ from the defaults. The variables DATA and RUN override these folders.
-# Never returns.
+# train_recipe CONFIG NAME DATA SCRIPT [fairseq-train options]: build data/DATA with SCRIPT if the folder is missing, and
+# train in runs/NAME (plus SCHEME and SEED if they differ from the defaults). The variables DATA and RUN override these
+# folders. Never returns.
 train_recipe() {
     local config=$1 run=$2 script=$4
     [[ $SCHEME == deepnorm ]] || run+=_$SCHEME
@@ -26,7 +26,7 @@ train_recipe() {
     export RUN DATA
     shift 4
     if [[ ! -f $DATA/corpus.json && ${DRY_RUN:-0} == 0 ]]; then
-        # nodes and queued jobs that wait for the data would cost money
+        # other nodes and queued jobs would wait for the data, at a cost
         if [[ ${NODES:-1} != 1 || ${LAUNCHER:-auto} == slurm ]]; then
             die "no data in $DATA: build it first with OUT=$(printf '%q' "$DATA") bash scripts/$script, or set DATA=FOLDER"
         fi
