@@ -77,17 +77,12 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 def put_folder_in_place(part: Path, folder: Path) -> None:
     """Rename a complete folder to its final name, and then remove its predecessor."""
-    old = replaced(folder)
+    old = folder.with_name(f".{folder.name}.replaced")
     remove(old)
     if folder.exists():
         folder.rename(old)
     part.rename(folder)
     remove(old)
-
-
-def replaced(folder: Path) -> Path:
-    """Return the temporary name of a folder that is being replaced."""
-    return folder.with_name(f".{folder.name}.replaced")
 
 
 def remove(path: Path) -> None:

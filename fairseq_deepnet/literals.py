@@ -153,13 +153,10 @@ def _entries(options: object) -> Iterator[tuple[str, str]]:
         name, value = remaining.pop()
         if isinstance(value, str):
             yield name, value
-            continue
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, Namespace):
-            value = vars(value)
-        if isinstance(value, Mapping):
-            remaining += [(str(key), inner) for key, inner in value.items()]
-        elif isinstance(value, list | tuple):
-            remaining += [(name, inner) for inner in value]
+        elif id(value) not in seen:
+            seen.add(id(value))
+            value = vars(value) if isinstance(value, Namespace) else value
+            if isinstance(value, Mapping):
+                remaining += [(str(key), inner) for key, inner in value.items()]
+            elif isinstance(value, list | tuple):
+                remaining += [(name, inner) for inner in value]

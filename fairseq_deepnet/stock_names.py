@@ -22,12 +22,11 @@ HARMLESS: Final = frozenset(
     }
 )
 """Options that change only speed, memory or logs."""
-_OPTIONS: Final = ("criterion", "optimizer")
 
 
 def in_stock_names(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return fairseq-train options with the stock names of our criterions and optimisers."""
     return {
-        name: STOCK_NAMES.get(value, value) if name in _OPTIONS else value
+        name: STOCK_NAMES.get(value, value) if name in ("criterion", "optimizer") else value
         for name, value in options.items()
     }

@@ -46,17 +46,11 @@ def check_allowed(name: str, source: str) -> None:
 
 @dataclasses.dataclass
 class Config:
-    """A config, combined with the configs that it builds on.
+    """A config, combined with the configs that it builds on."""
 
-    Attributes:
-        name: stem of the file.
-        options: fairseq-train's options, without dashes.
-        recipe: entries of RECIPE_KEYS.
-    """
-
-    name: str
-    options: dict[str, Value]
-    recipe: dict[str, Value]
+    name: str  # stem of the file
+    options: dict[str, Value]  # fairseq-train's options, without dashes
+    recipe: dict[str, Value]  # entries of RECIPE_KEYS
 
     def to_yaml(self) -> str:
         """Return the config as one flat YAML file."""
@@ -66,17 +60,6 @@ class Config:
 
 # libyaml's faster loader, if available, as a sweep of 120 cells reads a thousand files
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _StrictLoader(_Loader):  # type: ignore[misc]
-    """YAML loader that refuses repeated keys."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        for index, (key, _) in enumerate(node.value):
-            if key.value in keys[:index]:
-                raise ValueError(f"line {key.start_mark.line + 1}: {key.value!r} is set twice")
-        return dict(super().construct_mapping(node, deep=deep))
 
 
 def find_config(name: str, folder: Path = CONFIG_FOLDER) -> Path:
@@ -95,7 +78,7 @@ def read_yaml(path: Path, what: str = "config", of: str = "option: value") -> di
         ValueError: if the file is not a valid `what`, which is a mapping `of`.
     """
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
         detail = " ".join(str(error).split())
         raise ValueError(f"{path}: not a valid {what}: {detail}") from error

@@ -17,31 +17,18 @@ FILE: Final = Path(__file__).with_name("languages.yaml")
 
 @dataclass(frozen=True)
 class Language:
-    """Facts about a language; None if a corpus or library lacks the language.
+    """Facts about a language; None if a corpus or library lacks the language."""
 
-    Args:
-        code: this project's code, equal to OPUS-100's code if there is one
-        name: English name
-        script: ISO 15924
-        bleu: tokenizer of sacreBLEU
-        flores101: name in Flores-101
-        m2m100: code in M2M-100
-        opus100: training lines paired with English in OPUS-100
-        langid: label in py3langid
-        ted: column in the TED talks of Qi et al. (2018), for the 28 languages that are scored
-        also: other spellings of the code
-    """
-
-    code: str
-    name: str
-    script: str
-    bleu: str = "13a"
-    flores101: str | None = None
-    m2m100: str | None = None
-    opus100: int | None = None
-    langid: str | None = None
-    ted: str | None = None
-    also: tuple[str, ...] = ()
+    code: str  # this project's code, equal to OPUS-100's code if there is one
+    name: str  # in English
+    script: str  # ISO 15924
+    bleu: str = "13a"  # tokenizer of sacreBLEU
+    flores101: str | None = None  # name in Flores-101
+    m2m100: str | None = None  # code in M2M-100
+    opus100: int | None = None  # training lines paired with English in OPUS-100
+    langid: str | None = None  # label in py3langid
+    ted: str | None = None  # column in the TED talks of Qi et al. (2018), for 28 scored languages
+    also: tuple[str, ...] = ()  # other spellings of the code
 
 
 @functools.cache

@@ -79,7 +79,6 @@ def test_arguments_are_flags_values_and_nothing_for_false() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("lr: 1\nlr: 2\n", r"c\.yaml: .*line 2: 'lr' is set twice"),
         ("lr: {a: 1}\n", r"c\.yaml: lr: a value is one scalar"),
         ("- lr\n", r"c\.yaml: a config is a mapping"),
         ("lr: [1\n", r"c\.yaml: not a valid config"),

@@ -103,27 +103,16 @@ def precision_arguments(precision: str, has_gpus: bool, elsewhere: bool = False)
 
 @dataclasses.dataclass(frozen=True)
 class Launcher:
-    """Command that starts the processes of `devices`.
+    """Command that starts the processes of `devices`."""
 
-    Attributes:
-        name: torchrun or slurm.
-        devices: devices of each node, and the number of nodes.
-        node_rank: index of this node, from 0 (torchrun).
-        address: host of node 0, reachable from all nodes; empty for one node.
-        port: port on that host.
-        job: SLURM's job number.
-        cores: cores per SLURM task, which a job step does not inherit from its job.
-        grace: seconds until processes must have exited after a signal.
-    """
-
-    name: str
+    name: str  # torchrun or slurm
     devices: Devices
-    node_rank: int = 0
-    address: str = ""
-    port: str = "29500"
-    job: str = ""
-    cores: str = ""
-    grace: int = 90
+    node_rank: int = 0  # index of this node (torchrun)
+    address: str = ""  # host of node 0, reachable from all nodes; empty for one node
+    port: str = "29500"  # port on that host
+    job: str = ""  # SLURM's job number
+    cores: str = ""  # cores per SLURM task, which a job step does not inherit from its job
+    grace: int = 90  # seconds until processes must have exited after a signal
 
     def arguments(self, sharded: bool = False) -> list[str]:
         """Return fairseq-train's options for the devices, the same on every node.
@@ -180,10 +169,7 @@ def choose_launcher(
 
     Args:
         name: one of LAUNCHERS
-        devices: devices of each node, and the number of nodes
         environment: variables, of which MASTER_ADDR, MASTER_PORT and SLURM's are read
-        node_rank: index of this node, from 0
-        grace: seconds until processes must have exited after a signal
         is_dry: True if nothing is started, so that node addresses may be missing
 
     Raises:
