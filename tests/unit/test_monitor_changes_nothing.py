@@ -1,4 +1,4 @@
-"""Monitoring changes no number of a training, and leaves nothing behind in the model."""
+"""Monitoring changes no number of a run, and leaves no hook behind."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,43 +13,40 @@ from tests.support.rig import MORE, PROBE, TRAIN, Pair, Rig, count_hooks
 
 UPDATES = 20
 BATCHES = (TRAIN, MORE)
-WATCHED = ("--monitor-interval=1", "--monitor=all")
+MONITORED = ("--monitor-interval=1", "--monitor=all")
 LEARNING = ("--optimizer=adam", "--lr=0.01", "--dropout=0.2", "--attention-dropout=0.1")
 
 
-def train(rig: Rig, updates: int = UPDATES, freq: int = 1) -> dict[str, Tensor]:
-    """Losses, gradients of the last update, parameters and outputs; the state of the generator."""
+def train(rig: Rig) -> dict[str, Tensor]:
+    """Return losses, the last gradients, parameters, outputs and the random state."""
     losses = []
-    for number in range(updates):
-        batches: list[Sequence[Pair]] = [BATCHES[(number + n) % 2] for n in range(freq)]
-        losses.append(rig.update(*batches)["loss"])
-    found = {"losses": torch.tensor(losses), "random": torch.get_rng_state()}
+    for number in range(UPDATES):
+        batch: Sequence[Pair] = BATCHES[number % 2]
+        losses.append(rig.update(batch)["loss"])
+    state = {"losses": torch.tensor(losses), "random": torch.get_rng_state()}
     for name, parameter in rig.model.named_parameters():
-        found |= {f"parameter {name}": parameter.detach().clone()}
+        state[f"parameter {name}"] = parameter.detach().clone()
         if parameter.grad is not None:
-            found |= {f"gradient {name}": parameter.grad.clone()}
+            state[f"gradient {name}"] = parameter.grad.clone()
     with torch.no_grad():
-        found["output"] = rig.model.eval()(**rig.task.sample(PROBE)["net_input"])[0]
-    return found
+        state["output"] = rig.model.eval()(**rig.task.sample(PROBE)["net_input"])[0]
+    return state
 
 
-def assert_same(plain: dict[str, Tensor], watched: dict[str, Tensor]) -> None:
-    assert plain.keys() == watched.keys()
-    for name, value in plain.items():
-        assert torch.equal(watched[name], value), name
-
-
-def compare(folder: Path, *options: str, arch: str = "deepnet_transformer", freq: int = 1) -> Rig:
-    """Train with and without monitoring; what they compute is the same to the last bit."""
+def compare(folder: Path, *options: str, arch: str = "deepnet_transformer") -> Rig:
+    """Train with and without monitoring; require bit-identical results."""
     plain = Rig(folder / "plain", *LEARNING, *options, "--on-divergence=off", arch=arch)
-    without = train(plain, freq=freq)
+    expected = train(plain)
     assert not plain.records()
-    watched = Rig(folder / "watched", *LEARNING, *WATCHED, *options, arch=arch)
-    hooks = count_hooks(watched.model)
-    assert_same(without, train(watched, freq=freq))
-    assert count_hooks(watched.model) == hooks == count_hooks(plain.model)
-    assert len(watched.records()) == UPDATES
-    return watched
+    monitored = Rig(folder / "monitored", *LEARNING, *MONITORED, *options, arch=arch)
+    hooks = count_hooks(monitored.model)
+    state = train(monitored)
+    assert state.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(state[name], value), name
+    assert count_hooks(monitored.model) == hooks == count_hooks(plain.model)
+    assert len(monitored.records()) == UPDATES
+    return monitored
 
 
 @pytest.mark.parametrize(("scheme", "variant"), matrix(VARIANTS))
@@ -62,95 +59,77 @@ def test_twenty_updates_of_every_scheme_are_bit_identical(
 
 
 @pytest.mark.parametrize(
-    ("keep", "scheme"),
-    [("checkpoint", "deepnorm"), ("checkpoint", "normformer"), ("offload", "admin")],
+    ("arch", "options"),
+    [
+        ("deepnet_transformer_lm", []),
+        ("deepnet_masked_lm", ["--residual-scheme=pre-ln"]),
+        ("deepnet_transformer", ["--bf16"]),
+        ("deepnet_transformer", ["--criterion=chunked_cross_entropy", "--optimizer=fused_adam"]),
+    ],
 )
-def test_so_they_are_with_activation_checkpointing(keep: str, scheme: str, tmp_path: Path) -> None:
-    options = [f"--{keep}-activations", f"--residual-scheme={scheme}"]
-    found = compare(tmp_path, *options).records()
-    # and what is measured is what is measured without: layers that run twice count once
-    plain = Rig(tmp_path / "all kept", *LEARNING, *WATCHED, options[1])
-    train(plain)
-    assert found == plain.records()
+def test_updates_of_other_models_and_fast_kernels_are_bit_identical(
+    arch: str, options: list[str], tmp_path: Path
+) -> None:
+    compare(tmp_path, *options, arch=arch)
 
 
 @pytest.mark.parametrize(
-    ("arch", "scheme"),
-    [("deepnet_transformer_lm", "deepnorm"), ("deepnet_masked_lm", "pre-ln")],
+    ("checkpointing", "scheme"),
+    [("--checkpoint-activations", "normformer"), ("--offload-activations", "admin")],
 )
-def test_so_they_are_in_every_kind_of_model(scheme: str, arch: str, tmp_path: Path) -> None:
-    compare(tmp_path, f"--residual-scheme={scheme}", arch=arch)
-
-
-def test_so_they_are_with_the_faster_criterion_and_optimiser(tmp_path: Path) -> None:
-    faster = ["--criterion=chunked_cross_entropy", "--optimizer=fused_adam"]
-    found = compare(tmp_path, *faster).records()
-    plain = Rig(tmp_path / "plain", *LEARNING, *WATCHED)
+def test_layers_that_activation_checkpointing_repeats_count_once(
+    checkpointing: str, scheme: str, tmp_path: Path
+) -> None:
+    name = f"--residual-scheme={scheme}"
+    plain = Rig(tmp_path / "without", *LEARNING, *MONITORED, name)
     train(plain)
-    # and what is measured is what is measured with fairseq's own, but for rounding
-    for ours, theirs in zip(found, plain.records(), strict=True):
-        assert ours["gnorm"] == pytest.approx(theirs["gnorm"], rel=1e-3)
-        ours, theirs = (record["values"]["gradient_norm"] for record in (ours, theirs))
-        assert ours.keys() == theirs.keys()
-        for stack, parts in theirs.items():
-            for part, row in parts.items():
-                assert ours[stack][part] == pytest.approx(row, rel=1e-3, abs=1e-5)
-
-
-def test_so_they_are_in_half_precision(tmp_path: Path) -> None:
-    rig = compare(tmp_path, "--bf16")
-    assert rig.model.encoder.layers[0].fc1.weight.dtype is torch.bfloat16
-
-
-# What is left in the model
+    assert compare(tmp_path, checkpointing, name).records() == plain.records()
 
 
 class BrokenError(RuntimeError):
-    """Something that goes wrong in the middle of an update."""
+    """Failure within an update."""
 
 
 @pytest.mark.parametrize("moment", ["forward", "backward", "step"])
-@pytest.mark.parametrize("keep", [(), ("--checkpoint-activations",)], ids=["", "checkpointing"])
-def test_no_hook_is_left_by_an_update_that_broke_off(
-    moment: str, keep: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_failed_update_leaves_no_hook_and_no_record(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = Rig(tmp_path, *WATCHED, *keep)
+    rig = Rig(tmp_path, *MONITORED, "--checkpoint-activations")
     rig.update()
     before = count_hooks(rig.model)
-    seen: list[int] = []
+    counts: list[int] = []
 
-    def breaks(*_: Any, **__: Any) -> None:
-        seen.append(count_hooks(rig.model))
+    def fail(*_: Any, **__: Any) -> None:
+        counts.append(count_hooks(rig.model))
         raise BrokenError
 
     with monkeypatch.context() as patch:
         if moment == "forward":
-            patch.setattr(rig.model.decoder, "output_layer", breaks)
+            patch.setattr(rig.model.decoder, "output_layer", fail)
         elif moment == "backward":
-            patch.setattr(rig.trainer.optimizer, "backward", breaks)
+            patch.setattr(rig.trainer.optimizer, "backward", fail)
         else:
-            patch.setattr(rig.task, "optimizer_step", breaks)
+            patch.setattr(rig.task, "optimizer_step", fail)
         patch.setattr(rig.trainer, "save_checkpoint", lambda *_: None)  # fairseq's crash.pt
         with pytest.raises(BrokenError):
             rig.update()
-    assert seen[0] > before, "it was not being watched"
+    assert counts[0] > before
     assert count_hooks(rig.model) == before
-    assert len(rig.records()) == 1  # an update that was not made leaves no record
     rig.update()
     assert [record["update"] for record in rig.records()] == [1, 2]
 
 
-def test_between_due_updates_the_model_has_no_hooks(tmp_path: Path) -> None:
+def test_the_model_has_hooks_only_in_measured_updates(tmp_path: Path) -> None:
     rig = Rig(tmp_path, "--monitor-interval=3")
-    seen: list[int] = []
+    counts: list[int] = []
     forward = rig.model.encoder.forward_embedding
 
-    def looks(*args: Any, **kwargs: Any) -> Any:
+    def count(*args: Any, **kwargs: Any) -> Any:
         if rig.model.training:
-            seen.append(count_hooks(rig.model))
+            counts.append(count_hooks(rig.model))
         return forward(*args, **kwargs)
 
-    rig.model.encoder.forward_embedding = looks
+    rig.model.encoder.forward_embedding = count
     for _ in range(7):
         rig.update()
-    assert [count > 0 for count in seen] == [False, False, True, False, False, True, False]
+    assert [number > 0 for number in counts] == [False, False, True, False, False, True, False]

@@ -130,11 +130,9 @@ def test_a_resumed_run_drops_later_records_and_an_unfinished_line(tmp_path: Path
     assert not file.exists()
     for update in range(1, 5):
         records.append(file, {"update": update, "values": {"model_update": 0.1 * update}})
-    whole = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    with file.open("a", encoding="utf-8") as lines:
-        lines.write('{"update": 5, "values": {"model_up')
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    file.write_text("".join(lines) + '{"update": 5, "values": {"model_up', encoding="utf-8")
     assert [record["update"] for record in records.read(file)] == [1, 2, 3, 4]
-    records.keep_until(file, 4)
-    assert file.read_text(encoding="utf-8") == "".join(whole)
-    records.keep_until(file, 2)
-    assert file.read_text(encoding="utf-8") == "".join(whole[:2])
+    for update in (4, 2):
+        records.keep_until(file, update)
+        assert file.read_text(encoding="utf-8") == "".join(lines[:update])

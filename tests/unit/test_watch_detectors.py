@@ -1,4 +1,4 @@
-"""The detectors of the divergence watch, on series made by hand."""
+"""Detectors of the divergence watch, on hand-written series."""
 
 import math
 import random
@@ -18,39 +18,41 @@ from fairseq_deepnet.divergence.detectors import (
 )
 from fairseq_deepnet.divergence.events import Kind
 
-# Fig. 4(d) of the paper, decoder layers 1 to 18: read at 1, 5, 10, 15 to 18, geometric in between.
+# Decoder layers 1 to 18 in the paper's Fig. 4(d), read at 1, 5, 10 and 15 to 18, and interpolated
+# geometrically between these layers.
 WARMUP = [0.003 * (0.30 / 0.003) ** (i / 14) for i in range(15)] + [0.40, 0.54, 0.81]
 NO_WARMUP = [1e-9] * 14 + [0.003, 0.013, 0.054, 0.20]
 
 
-def feed(spike: LossSpike, losses: list[float], start: int = 1) -> list[int]:
-    """Updates at which something was found."""
-    found = []
-    for update, loss in enumerate(losses, start):
+def feed(spike: LossSpike, losses: list[float]) -> list[int]:
+    """Return the updates at which the detector reports a spike."""
+    updates = []
+    for update, loss in enumerate(losses, 1):
         spike.add(update, loss)
         if spike.finding is not None:
-            found.append(update)
-    return found
+            updates.append(update)
+    return updates
 
 
-def falling(updates: int, noise: float, seed: int = 1) -> list[float]:
-    """From 13 bits to 6, as a training of small batches has it."""
-    draw = random.Random(seed)
+def falling(updates: int, noise: float) -> list[float]:
+    """Return losses from 13 bits to 6, as in training with small batches."""
+    draw = random.Random(1)
     return [6 + 7 * math.exp(-update / 60) + draw.gauss(0, noise) for update in range(updates)]
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.6, 1.0])
-def test_neither_the_fall_at_the_start_nor_the_noise_of_batches_is_a_spike(noise: float) -> None:
-    assert feed(LossSpike(), falling(2000, noise)) == []
+def test_neither_the_initial_fall_nor_the_noise_of_batches_is_a_spike(noise: float) -> None:
+    losses = falling(2000, noise)
+    losses[200] += 50  # one or two bad batches are no spike
+    losses[202] += 50
+    assert feed(LossSpike(), losses) == []
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.6])
-def test_a_spike_is_found_within_five_updates_and_dated_to_its_start(noise: float) -> None:
+def test_a_spike_is_reported_within_five_updates_and_dated_to_its_start(noise: float) -> None:
     spike = LossSpike()
-    calm = falling(500, noise)
-    found = feed(spike, [*calm, *(loss + 4 for loss in falling(20, noise)[-20:])])
-    assert found
-    assert 501 <= found[0] <= 505
+    losses = [*falling(500, noise), *(loss + 4 for loss in falling(20, noise)[-20:])]
+    assert 501 <= feed(spike, losses)[0] <= 505
     assert spike.finding is not None
     assert spike.finding.kind is Kind.LOSS_SPIKE
     assert spike.finding.started == 501
@@ -65,7 +67,7 @@ def test_a_spike_is_found_within_five_updates_and_dated_to_its_start(noise: floa
     ],
     ids=["at once", "in the first updates", "slowly"],
 )
-def test_a_spike_is_over_once_the_loss_is_within_half_a_bit_of_what_it_was(
+def test_a_spike_ends_once_the_loss_is_within_half_a_bit_of_its_earlier_value(
     risen: list[float],
 ) -> None:
     for after, is_over in ((6.45, True), (6.55, False)):
@@ -74,24 +76,15 @@ def test_a_spike_is_over_once_the_loss_is_within_half_a_bit_of_what_it_was(
         assert (spike.finding is None) is is_over
 
 
-def test_one_or_two_bad_batches_are_no_spike() -> None:
-    losses = falling(300, 0.1)
-    losses[200] += 50
-    losses[202] += 50
-    assert feed(LossSpike(), losses) == []
-
-
-def test_a_slow_rise_by_one_bit_is_found_though_no_update_stands_out() -> None:
-    slow = [6 + 0.005 * update for update in range(600)]
+def test_a_slow_rise_by_one_bit_is_reported_although_no_update_is_conspicuous() -> None:
     spike = LossSpike()
-    found = feed(spike, [6.0] * 100 + slow)
-    assert found
-    assert 300 < found[0] < 400
+    updates = feed(spike, [6.0] * 100 + [6 + 0.005 * update for update in range(600)])
+    assert 300 < updates[0] < 400
     assert spike.finding is not None
     assert 50 < spike.finding.started <= 101
 
 
-def test_a_loss_that_explodes_in_the_first_updates_is_found_without_a_window() -> None:
+def test_a_loss_that_explodes_in_the_first_updates_needs_no_window() -> None:
     assert feed(LossSpike(), [13.0, 13.1, 13.2, 13.0, 13.1, 13.2, 13.1, 13.0]) == []
     assert feed(LossSpike(), [13.0, 14.0, *[13 + 2 * EARLY] * 6])[0] == 6
 
@@ -102,10 +95,10 @@ def stall(stalled: Stalled, losses: list[float], level: float | None, start: int
         stalled.judge(level)
 
 
-def test_a_model_that_stays_at_the_unigram_level_after_the_warm_up_has_stalled() -> None:
+def test_a_model_that_stays_at_the_unigram_level_after_warm_up_has_stalled() -> None:
     stalled = Stalled(warmup=100)
     stall(stalled, [8.4] * (99 + STALL_WINDOW), 8.4)
-    assert stalled.finding is None  # a window after the warm-up is not yet over
+    assert stalled.finding is None  # the window after warm-up is not full
     stall(stalled, [8.4], 8.4, 100 + STALL_WINDOW)
     assert stalled.finding is not None
     assert stalled.finding.kind is Kind.STALLED
@@ -121,20 +114,21 @@ def test_a_model_below_the_unigram_level_has_learnt_and_never_stalls() -> None:
     assert stalled.finding is None
 
 
-def test_a_loss_that_still_falls_above_the_level_is_slow_and_has_not_stalled() -> None:
+@pytest.mark.parametrize(
+    ("losses", "level"),
+    [([12 - 0.01 * update for update in range(300)], 8.4), ([8.4] * 3 * STALL_WINDOW, None)],
+    ids=["slow", "unknown level"],
+)
+def test_a_slow_model_or_an_unknown_level_is_no_stall(
+    losses: list[float], level: float | None
+) -> None:
     stalled = Stalled(warmup=0)
-    stall(stalled, [12 - 0.01 * update for update in range(300)], 8.4)
+    stall(stalled, losses, level)
     assert stalled.finding is None
     assert not stalled.learnt
 
 
-def test_without_a_level_nothing_stalls() -> None:
-    stalled = Stalled(warmup=0)
-    stall(stalled, [8.4] * 3 * STALL_WINDOW, None)
-    assert stalled.finding is None
-
-
-def test_the_papers_post_ln_with_warm_up_has_not_vanished_and_without_it_has() -> None:
+def test_in_the_papers_post_ln_gradients_vanish_only_without_warm_up() -> None:
     assert vanished_region(WARMUP) is None
     assert vanished_region(NO_WARMUP) == (1, 14, 18)
 
@@ -144,18 +138,18 @@ def test_the_papers_post_ln_with_warm_up_has_not_vanished_and_without_it_has() -
     [
         pytest.param([0.02] * 100, id="deepnorm: even"),
         pytest.param([0.0] * 18, id="no gradient at all"),
-        pytest.param([1e-6, 1e-6, 1.0], id="too few layers to speak of depth"),
-        pytest.param([1.0, 1.0, 1e-9, 1.0, 1.0], id="one branch that is switched off"),
-        pytest.param([1.0, 0.1, 1e-3, 1e-5, 1e-7], id="the top of a stack is not its depth"),
-        pytest.param([math.nan] * 4 + [1.0], id="not finite: another detector's"),
-        pytest.param([None, 0.5, None, 0.6, 0.5, 0.7], id="layers left out by LayerDrop"),
+        pytest.param([1e-6, 1e-6, 1.0], id="too few layers"),
+        pytest.param([1.0, 1.0, 1e-9, 1.0, 1.0], id="one disabled branch"),
+        pytest.param([1.0, 0.1, 1e-3, 1e-5, 1e-7], id="small gradients at the top"),
+        pytest.param([math.nan] * 4 + [1.0], id="not finite"),
+        pytest.param([None, 0.5, None, 0.6, 0.5, 0.7], id="layers skipped by LayerDrop"),
     ],
 )
-def test_gradients_that_have_not_vanished_below_a_depth(layers: list[float | None]) -> None:
+def test_gradients_that_have_not_vanished(layers: list[float | None]) -> None:
     assert vanished_region(layers) is None
 
 
-def test_vanished_gradients_are_believed_at_the_third_look_and_dated_after_the_last_good() -> None:
+def test_vanished_gradients_are_reported_at_the_third_check_and_dated_after_the_last_good() -> None:
     vanished = VanishedGradients()
     bad = [VANISHED / 10, 1e-3, 0.1, 1.0]
     vanished.add(10, {"decoder": [0.1] * 4, "encoder": [0.1] * 4})
@@ -181,7 +175,7 @@ def scales(values: list[float], minimum: float = 1e-4, updated: bool = False) ->
     return scale
 
 
-def test_a_loss_scale_that_falls_seven_times_over_is_a_collapse_before_fairseq_gives_up() -> None:
+def test_a_loss_scale_that_is_halved_seven_times_has_collapsed() -> None:
     assert scales([128.0 / 2**step for step in range(7)]).finding is None
     finding = scales([128.0 / 2**step for step in range(8)]).finding
     assert finding is not None
@@ -189,5 +183,5 @@ def test_a_loss_scale_that_falls_seven_times_over_is_a_collapse_before_fairseq_g
     assert finding.started == 31
 
 
-def test_a_loss_scale_that_falls_now_and_then_and_rises_again_is_healthy() -> None:
+def test_a_loss_scale_that_falls_and_recovers_is_healthy() -> None:
     assert scales([128.0, 64.0, 128.0, 64.0, 32.0, 64.0] * 100, updated=True).finding is None
