@@ -590,16 +590,16 @@ CHECKS: Final = [
 ]
 PLANS: Final = [
     "wmt17_base",
-    "wmt17_base --json --gpus 8",
+    "wmt17_base --gpus 8",
     "wmt17_base --memory 1",
     "wmt17_large_1024 --memory 16 --gpus 4",
     "opus100 --vocabulary 250000 --gpus 128",
     "opus100_1000 --memory 32 --gpus 8",
     "iwslt14 encoder-layers=100 decoder-layers=100 --gpus 1 --memory 12",
-    "mm102 --gpus 256 --json",
+    "mm102 --gpus 256",
     "multi30k --vocabulary 4000 --gpus 0",
-    "multi30k residual-scheme=dlcl --vocabulary 4000 --json",
-    "multi30k_lm --vocabulary 4000 --json",
+    "multi30k residual-scheme=dlcl --vocabulary 4000",
+    "multi30k_lm --vocabulary 4000",
     "multi30k_masked_lm --vocabulary 4000",
     "--arch deepnet_transformer_opus100_200 --vocabulary 64000",
 ]

@@ -1,6 +1,6 @@
-"""Sizes of a model, its parameters by part, and how it is trained.
+"""Shape of a model, its number of parameters, and the settings of its training.
 
-Parameters are counted from one layer of each kind on the meta device. The counts are exact and take
+Parameters are counted in one layer per side on the meta device. The count is exact and takes
 milliseconds, whereas building a thousand layers takes seconds.
 """
 
@@ -33,18 +33,18 @@ STATES: Final[Mapping[str, int]] = {
     "adagrad": 1,
     "nag": 1,
 }
-"""fairseq's optimisers -> numbers per parameter that they keep; adafactor and sgd are special."""
+"""Numbers per parameter in the state of fairseq's optimisers, except adafactor and sgd."""
 
 FP32: Final = 4  # bytes
 MEGABYTE: Final = 2**20
 FULLY_SHARDED: Final = "fully_sharded"
-"""The backend that splits weights, gradients and the optimiser's state over the devices."""
+"""Backend that splits weights, gradients and optimiser state across devices."""
 
 CHUNKED: Final = tuple(name for name in STOCK_NAMES if name.startswith("chunked_"))
-"""Criterions that hold only a chunk of the tokens x vocabulary table at a time."""
+"""Criterions that compute the tokens x vocabulary table in chunks."""
 
 CRITERIONS: Final = (*CHUNKED, *(STOCK_NAMES[name] for name in CHUNKED))
-"""Criterions whose memory is known; fairseq's hold the whole table of log-probabilities."""
+"""Supported criterions; fairseq's store the whole table of log-probabilities."""
 
 LAYERS: Final[dict[Side, type[TransformerLayer]]] = {
     Side.ENCODER: EncoderLayer,
@@ -55,14 +55,15 @@ SUBLAYERS: Final = {side: layer.sublayers for side, layer in LAYERS.items()}
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """The shape of an encoder-decoder.
+    """Shape of an encoder-decoder.
 
     Args:
-        vocabulary: number of entries of the source and the target dictionary
-        share_all: use one table for source, target and the vocabulary projection
-        share_output: use the target table as the vocabulary projection
+        vocabulary: number of entries in the source and the target dictionary
+        share_all: True if one table serves source, target and the vocabulary projection
+        share_output: True if the target table is the vocabulary projection
         output_dim: input channels of the vocabulary projection
-        positions: rows of the position table of each side; learned ones are parameters
+        positions: rows of each side's position table
+        learned_positions: True for a side whose position table is a parameter
         decoder_final_norm: True if a Pre-LN decoder ends in a LayerNorm
         checkpointing: activation checkpointing of each stack
         streams_in_fp32: True if the residual stream is in fp32 (--residual-dtype)
@@ -88,18 +89,13 @@ class Model:
         return self.scheme.depths
 
     def recomputed(self, side: Side) -> int:
-        """Return the number of layers of a side that backward recomputes."""
+        """Return the number of a side's layers that backward recomputes."""
         return self.depths.of(side) if self.checkpointing[side].every else 0
 
     def has_final_norm(self, side: Side) -> bool:
         """Return True if a LayerNorm follows the stack."""
-        due = side is Side.ENCODER or self.decoder_final_norm
-        return self.scheme.norm is NormPlacement.PRE and due
-
-    @property
-    def checkpoint(self) -> bool:
-        """True if backward recomputes any layer."""
-        return any(self.recomputed(side) for side in Side)
+        expected = side is Side.ENCODER or self.decoder_final_norm
+        return self.scheme.norm is NormPlacement.PRE and expected
 
     @property
     def is_stock(self) -> bool:
@@ -109,18 +105,18 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """Settings of the training.
+    """Training settings that affect memory.
 
     Args:
         max_tokens: tokens per micro-batch and device on the longer side, including padding
         update_freq: maximum number of micro-batches per update and device
-        memory_efficient: no fp32 copy of the weights (fairseq's MemoryEfficientFP16Optimizer)
-        flat: the fp32 copy is one long tensor (fairseq's --fp16 unless --fp16-no-flatten-grads)
-        first_moment: True if adafactor (--beta1) or sgd (--momentum) keeps one
-        bucket_view: --gradient-as-bucket-view
+        memory_efficient: True if there is no fp32 copy of the weights (--memory-efficient-*)
+        flat: True if the fp32 copy is one tensor (--fp16 without --fp16-no-flatten-grads)
+        first_moment: True if adafactor (--beta1) or sgd (--momentum) stores a first moment
+        bucket_view: True with --gradient-as-bucket-view
         gpus: total number of devices; 0 is one CPU process
-        unit_bytes: size of the units that a sharded model gathers (--bucket-cap-mb)
-        reshard: True if units are resharded between forward and backward
+        unit_bytes: size of the layer groups that a sharded model gathers (--bucket-cap-mb)
+        reshard: True if these groups are resharded between forward and backward
         offload: True if the shards are in host memory (--cpu-offload)
     """
 
@@ -151,12 +147,12 @@ class Training:
 
     @property
     def sharded(self) -> bool:
-        """True if weights, gradients and the optimiser's state are split across devices."""
+        """True if weights, gradients and optimiser state are split across devices."""
         return self.ddp_backend == FULLY_SHARDED
 
     @property
     def gradient(self) -> float:
-        """Bytes per parameter of the gradient on a device after backward has passed the layer."""
+        """Gradient bytes per parameter on a device, after backward has passed the layer."""
         if not self.sharded:
             return self.element
         return 0 if self.offload else FP32 / self.devices
@@ -172,11 +168,11 @@ class Parameters:
     """Parameter counts.
 
     Args:
-        embeddings: word tables and learned positions, each counted once, and their LayerNorms
+        embeddings: word tables, learned positions and their LayerNorms; a shared table counts once
         projection: vocabulary projection; 0 if it shares the target table
-        layer: one layer, without the parameters that its scheme adds
+        layer: one layer of each side, without the parameters that its scheme adds
         encoder, decoder: each stack, with the scheme's parameters and final LayerNorms
-        largest: the largest single tensor
+        largest: size of the largest tensor
         tensors: number of tensors
     """
 
@@ -197,7 +193,17 @@ class Parameters:
 def count(model: Model) -> Parameters:
     """Count a model's parameters."""
     encoder, decoder = (_stack_sizes(model, side) for side in Side)
-    embeddings, projection = _embedding_sizes(model), _projection_sizes(model)
+    embeddings = []
+    for side, vocabulary in zip(Side, model.vocabulary, strict=True):
+        width = model.layers[side].embed_dim
+        if side is Side.ENCODER or not model.share_all:
+            embeddings.append(vocabulary * width)
+        if model.learned_positions[side] and model.positions[side]:
+            embeddings.append(model.positions[side] * width)
+        embeddings += [width, width] * model.embedding_norm
+    width, out = model.layers[Side.DECODER].embed_dim, model.output_dim
+    projection = [width * out] * (width != out)
+    projection += [out * model.vocabulary[1]] * (not model.share_output)
     every = [*embeddings, *projection, *encoder, *decoder]
     layer = {side: _count_layer(model, side) for side in Side}
     ends = sum(embeddings), sum(projection)
@@ -205,7 +211,7 @@ def count(model: Model) -> Parameters:
 
 
 def build_layer(model: Model, side: Side) -> TransformerLayer:
-    """Build the first layer on the meta device; the others have parameters of the same sizes."""
+    """Build a side's first layer on the meta device; all its layers have the same sizes."""
     return _build(model.layers[side], model.scheme, side)
 
 
@@ -216,10 +222,10 @@ def _build(shape: LayerShape, scheme: ResidualScheme, side: Side) -> Transformer
 
 
 def _count_layer(model: Model, side: Side) -> int:
-    """Count the linear maps and LayerNorms of one layer, without the scheme's parameters.
+    """Count the parameters in one layer's linear maps and LayerNorms.
 
-    C = channels, F = feed-forward width: with biases and equal widths, 4 C^2 + 2 C F + 9 C + F in
-    the encoder, 8 C^2 + 2 C F + 15 C + F in the decoder.
+    For C channels and feed-forward width F, with equal widths on both sides, the count is
+    4 C^2 + 2 C F + 9 C + F in the encoder and 8 C^2 + 2 C F + 15 C + F in the decoder.
     """
     branches = find_branches(build_layer(model, side))
     modules = [module for branch in branches for module in (*branch.linears.values(), branch.norm)]
@@ -231,33 +237,10 @@ def _sizes(module: nn.Module | None) -> list[int]:
 
 
 def _stack_sizes(model: Model, side: Side) -> list[int]:
-    """Return the sizes of all parameter tensors of a stack, including those after its layers."""
+    """Return the sizes of a stack's parameter tensors, including modules after its layers."""
     depth, width = model.depths.of(side), model.layers[side].embed_dim
     sizes = _sizes(build_layer(model, side)) * depth
     sizes += [width, width] * model.has_final_norm(side)
     with torch.device("meta"):
         sizes += _sizes(model.scheme.build_combination(side, width))
         return sizes + _sizes(model.scheme.build_output_transform(side, width))
-
-
-def _embedding_sizes(model: Model) -> list[int]:
-    """Return the sizes of the tables and vectors before the layers."""
-    sizes = []
-    for side, vocabulary in zip(Side, model.vocabulary, strict=True):
-        width = model.layers[side].embed_dim
-        if side is Side.ENCODER or not model.share_all:
-            sizes.append(vocabulary * width)
-        if model.learned_positions[side] and model.positions[side]:
-            sizes.append(model.positions[side] * width)
-        if model.embedding_norm:
-            sizes += [width, width]
-    return sizes
-
-
-def _projection_sizes(model: Model) -> list[int]:
-    """Return the sizes of the vocabulary projection and of the map before it."""
-    width, out = model.layers[Side.DECODER].embed_dim, model.output_dim
-    sizes = [width * out] if width != out else []
-    if not model.share_output:
-        sizes.append(out * model.vocabulary[1])
-    return sizes

@@ -1,7 +1,7 @@
-"""Memory of a training update on one device: the permanent part and the peak within an update.
+"""Memory of a training update on one device: the persistent part and the peak.
 
-In the first micro-batch, backward creates gradients while it frees activations. So the peak is at
-the beginning or at the end of a sequence of identical layers.
+In the first micro-batch, backward allocates gradients while it frees activations. Therefore memory
+peaks at the beginning or the end of a sequence of identical layers.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ GIB: Final = 2**30
 SENTENCE_LENGTH: Final = 32
 """Default number of subwords per sentence."""
 OVERHEAD_GIB: Final = {"gpu": 1.5, "cpu": 0.5}
-"""Memory of a process without its tensors: on a GPU, the context, workspaces and NCCL's buffers; on
-the CPU, Python, torch and fairseq.
+"""Memory of a process without its tensors. On a GPU, it holds the context, workspaces and NCCL's
+buffers; on the CPU, Python, torch and fairseq.
 """
 FRAGMENTATION: Final = 0.05
-"""Overhead of the allocator, as a share of the tensors' peak."""
+"""Allocator overhead as a share of the tensors' peak."""
 LEGACY_BUFFER: Final = 2**28
-"""Elements of legacy_ddp's buffer, unless the model is smaller."""
+"""Maximum number of elements in legacy_ddp's buffer."""
 HOST_OBJECTS: Final = 8 * 2**10
-"""Bytes of host memory per parameter tensor in addition to its elements, on the CPU. Measured at
-50L-50L to 200L-200L with width 8: 5 to 8 KiB.
+"""Host memory per parameter tensor on the CPU, in bytes, in addition to the tensor's elements.
+
+5 to 8 KiB were measured at 50L-50L to 200L-200L with width 8.
 """
 
 
@@ -38,12 +39,13 @@ class Memory:
     """Bytes on one device.
 
     Args:
-        weights: including the position tables
+        weights: the weights and position tables
         masters: fp32 copies of weights and gradients in fairseq's FP16Optimizer
-        gathered: whole tensors of a sharded model during computation
-        gradients: all gradients at the end of backward
-        activations: stored for backward at the end of the forward pass
+        communication: buffers of data parallelism
+        gathered: full tensors of a sharded model during computation
         host: modules and other objects on the CPU
+        gradients: all gradients at the end of backward
+        activations: bytes stored for backward at the end of the forward pass
         loss: maximum size of the tokens x vocabulary tables
         moments: bytes in use at each moment that may be the peak, by name
     """
@@ -70,20 +72,19 @@ class Memory:
         return max(self.moments.values())
 
     def needed_gib(self, on_gpu: bool) -> float:
-        """Return the GiB that a device needs: peak, allocator overhead and process."""
+        """Return the required GiB, including the allocator's overhead and the process."""
         return self.peak / GIB * (1 + FRAGMENTATION) + OVERHEAD_GIB["gpu" if on_gpu else "cpu"]
 
 
 def follow(model: Model, training: Training, parameters: Parameters, batch: MicroBatch) -> Memory:
-    """Return the bytes of one update, by part and by moment."""
+    """Return the bytes in one update, by part and by moment."""
     element = training.element
     gradients = math.ceil(parameters.total * training.gradient)
-    weights, state = parameters.total * element, optimiser_state(training, parameters)
-    passing = 0
+    weights, state, gathered = parameters.total * element, optimiser_state(training, parameters), 0
     if training.sharded:
         share = 0 if training.offload else 1 / training.devices
         weights, state = math.ceil(parameters.total * FP32 * share), math.ceil(state * share)
-        passing = _gathered(model, training, parameters)
+        gathered = _gathered(model, training, parameters)
     has_masters = not (
         training.precision == "fp32" or training.memory_efficient or training.sharded
     )
@@ -93,26 +94,23 @@ def follow(model: Model, training: Training, parameters: Parameters, batch: Micr
         masters=2 * parameters.total * FP32 * has_masters,
         optimiser=state,
         communication=_communication(training, parameters),
-        gathered=passing,
+        gathered=gathered,
         host=0 if batch.on_gpu else parameters.tensors * HOST_OBJECTS,
         gradients=gradients,
-        activations=walk.kept,
-        loss=walk.loss_peak,
+        activations=walk.stored,
+        loss=walk.loss,
         moments={},
     )
     base = memory.persistent
-    moments = {name: base + passing + size for name, size in walk.moments().items()}
+    moments = {name: base + gathered + size for name, size in walk.moments().items()}
     moments["optimiser"] = base + gradients + _optimiser_temporary(training, parameters)
     return dataclasses.replace(memory, moments=moments)
 
 
-# Between two updates
-
-
 def optimiser_state(training: Training, parameters: Parameters) -> int:
-    """Return the bytes of the optimiser's state, which fairseq keeps in fp32 at every precision.
+    """Return the bytes of the optimiser's state, which fairseq stores in fp32 at every precision.
 
-    adafactor's number per row and column is less than a thousandth and is not counted.
+    adafactor's factored second moment is less than a thousandth and is not counted.
     """
     if training.optimizer == "adafactor":
         return parameters.total * FP32 if training.first_moment else 0
@@ -133,8 +131,7 @@ def position_tables(model: Model, element: int) -> int:
 def _communication(training: Training, parameters: Parameters) -> int:
     """Return the bytes of data parallelism: pytorch_ddp's buckets hold a copy of all gradients.
 
-    With --gradient-as-bucket-view, the gradients are views of the buckets. legacy_ddp has one
-    buffer of 2^28 elements, or of the model's size if that is smaller.
+    With --gradient-as-bucket-view, the gradients are views of the buckets.
     """
     if training.devices == 1 or training.sharded:
         return 0
@@ -143,15 +140,12 @@ def _communication(training: Training, parameters: Parameters) -> int:
     return 0 if training.bucket_view else parameters.total * training.element
 
 
-# The optimiser's step
-
-
 def _optimiser_temporary(training: Training, parameters: Parameters) -> int:
-    """Return the bytes that an optimiser step needs for the tensor that it processes.
+    """Return the temporary bytes of an optimiser step, which processes one tensor at a time.
 
-    The largest tensor determines them; with the flat fp32 copy of --fp16 it is the whole model.
-    adam needs its denominator, adafactor two copies of the update. With --memory-efficient-*,
-    gradient and weight are also converted to fp32; fused_adam does so for a bucket of tensors.
+    The largest tensor determines them; with the flat fp32 copy of --fp16, it is the whole model.
+    adam needs a denominator and adafactor two copies of the update. --memory-efficient-* also
+    converts gradient and weight to fp32; fused_adam converts a bucket of tensors.
     """
     if training.optimizer == "fused_adam":
         bucket = min(parameters.total, BUCKET + parameters.largest)
@@ -161,19 +155,14 @@ def _optimiser_temporary(training: Training, parameters: Parameters) -> int:
     if training.sharded:
         largest = 0 if training.offload else math.ceil(parameters.largest / training.devices)
     copies = 2 if training.optimizer == "adafactor" else 1
-    if training.memory_efficient:
-        copies += 2
-    return copies * largest * FP32
-
-
-# What `--ddp-backend fully_sharded` holds besides 1 / n of every tensor: units that are gathered
+    return (copies + 2 * training.memory_efficient) * largest * FP32
 
 
 def unit_length(layer_bytes: int, segment: int, unit_bytes: int) -> int:
-    """Return the number of layers that are gathered together.
+    """Return the number of layers that a sharded model gathers together.
 
-    It is the largest number within `unit_bytes`, but at least one. If segments of activation
-    checkpointing are shorter, it is a multiple of a segment.
+    It is the largest number that fits into `unit_bytes`, but at least 1. It is a multiple of the
+    activation checkpointing segment, unless the segment is longer than `unit_bytes`.
     """
     length = max(1, unit_bytes // max(layer_bytes, 1))
     if segment > 1:
@@ -182,40 +171,35 @@ def unit_length(layer_bytes: int, segment: int, unit_bytes: int) -> int:
 
 
 def _gathered(model: Model, training: Training, parameters: Parameters) -> int:
-    """Return the maximum number of bytes of gathered parameters and unsplit gradients.
+    """Return the maximum number of bytes of gathered parameters and full gradients.
 
-    The root unit (embeddings and vocabulary projection) always stays whole. Of the layers, the
-    active unit and the next one are whole, with their buffers, as are the gradient of the active
-    unit and the fp32 gradient of the previous one while it is reduced. Without resharding, all
-    layers are whole.
+    The root unit (embeddings and vocabulary projection) stays gathered. The active unit and the
+    next one are gathered into buffers, beside the active unit's gradient and the previous unit's
+    fp32 gradient during its reduction. Without resharding, all layers stay gathered.
     """
     element, unit = training.element, 0
     for side in Side:
         depth = model.depths.of(side)
         each = getattr(parameters, side.value) // max(depth, 1)
         segment = model.checkpointing[side].every
-        unit = max(
-            unit, each * min(depth, unit_length(each * element, segment, training.unit_bytes))
-        )
+        length = unit_length(each * element, segment, training.unit_bytes)
+        unit = max(unit, each * min(depth, length))
     root = parameters.embeddings + parameters.projection
     total = root * element + unit * (element + 2 * FP32)
     if training.reshard:
         return total + 2 * unit * element
-    layers = parameters.total - root
     summed = parameters.total * FP32 if training.update_freq > 1 else 0
-    return total + layers * element + summed
-
-
-# Forward and backward
+    return total + (parameters.total - root) * element + summed
 
 
 class Walk:
-    """Forward and backward of one micro-batch, in bytes.
+    """Bytes during the forward and backward pass of one micro-batch.
 
     Attributes:
         full, segment, stacks: stored by a plain layer, a checkpointed segment, all layers of a side
-        kept: stored for backward at the end of the forward pass
+        stored: stored for backward at the end of the forward pass
         carried: gradients of earlier micro-batches
+        loss: maximum size of the loss's temporary tensors
     """
 
     def __init__(
@@ -226,30 +210,27 @@ class Walk:
         self.carried = self._gradients(parameters.total) if training.update_freq > 1 else 0
         self.full = {side: activations.layer(batch, model, side) for side in Side}
         self.segment = {side: activations.segment(batch, model, side) for side in Side}
-        self.stacks = {}
+        self.outside = activations.outside(batch, model)
+        self.stored, self.stacks = self.outside, {}
         for side in Side:
             depth, every = model.depths.of(side), model.checkpointing[side].every
             again = math.ceil(depth / every) * self.segment[side] if every else 0
             self.stacks[side] = again or depth * self.full[side]
-        self.outside = activations.outside(batch, model)
-        self.kept = self.outside + sum(self.stacks.values())
-        for side in Side:
-            self.kept += model.depths.of(side) * activations.combination(batch, model, side)
+            self.stored += self.stacks[side]
+            self.stored += depth * activations.combination(batch, model, side)
         self.chunked = training.criterion in CHUNKED
-        self.loss_peak = self._chunked_loss() if self.chunked else self._loss()
+        # fp32 log-probabilities, then their gradient and its sum
+        table = batch.tokens(Side.DECODER) * model.vocabulary[1]
+        self.loss = max(table * (self.element + FP32), 3 * table * FP32)
+        if self.chunked:
+            self.loss = self._chunked_loss()
 
     def _gradients(self, parameters: int) -> int:
-        """Return the bytes of the gradients of so many parameters at the end of the update."""
+        """Return the gradient bytes of this many parameters at the end of the update."""
         return math.ceil(parameters * self.gradient)
 
-    def _loss(self) -> int:
-        """Return the bytes of fp32 log-probabilities, then those of their gradient and its sum."""
-        table = self.batch.tokens(Side.DECODER) * self.model.vocabulary[1]
-        return max(table * (self.element + FP32), 3 * table * FP32)
-
     def _chunked_loss(self) -> int:
-        """Return the bytes of a chunk's logits and probabilities, plus rounded copies in half
-        precision.
+        """Return the bytes of a chunk's logits and probabilities, and of rounded copies.
 
         The gradients of features and vocabulary projection are computed here in fp32, from a copy
         of the features without padding.
@@ -258,8 +239,8 @@ class Walk:
         words, on_gpu = self.model.vocabulary[1], self.batch.on_gpu
         rows = min(tokens, chunk_rows(width, words, on_gpu))
         rounded = self.element if self.element < FP32 else 0
-        # in half precision a chunk's part of the weight's gradient is a tensor of its own: on GPUs
-        # in fp32, on the CPU in blocks, rounded and then, for the addition, in fp32
+        # in half precision, a chunk's part of the weight gradient is a separate tensor: in fp32 on
+        # GPUs; on the CPU in blocks, which are rounded and then converted to fp32 for the addition
         weight = words * width * FP32
         if rounded:
             part = words * width if on_gpu else min(words * width, CPU_BLOCK)
@@ -270,30 +251,30 @@ class Walk:
         """Return the bytes in use at each moment that may be the peak, by name."""
         model, tokens = self.model, self.batch.tokens(Side.DECODER)
         weight = model.output_dim * model.vocabulary[1] * self.element
-        # backward through the vocabulary projection: gradients of the weight and of the features;
-        # of chunks the same in fp32 before they are rounded, else the logits' gradient, too
+        # backward through the vocabulary projection allocates the gradients of the weight and the
+        # features, and of the logits unless they are in chunks; chunks use fp32, then round
         projection = weight + tokens * model.output_dim * self.element
         if not self.chunked:
             projection += tokens * model.vocabulary[1] * self.element
         elif self.element < FP32:
             projection *= FP32 // self.element + 1
         return {
-            "loss": self.carried + self.kept + self.loss_peak,
-            "vocabulary projection": self.carried + self.kept + projection,
+            "loss": self.carried + self.stored + self.loss,
+            "vocabulary projection": self.carried + self.stored + projection,
             "backward through the decoder": self._stack(Side.DECODER, weight),
             "backward through the encoder": self._stack(Side.ENCODER, weight),
             "embeddings": self._embeddings(),
         }
 
     def _stack(self, side: Side, projection: int) -> int:
-        """Return the maximum number of bytes in use while backward passes through one stack.
+        """Return the maximum number of bytes in use during backward through one stack.
 
-        Activations are freed and gradients allocated at a steady rate. So the peak is at the
-        beginning or the end of a sequence of layers or segments. The gradient of the vocabulary
+        Activations are freed and gradients allocated at a constant rate per layer, so the maximum
+        is at the first or the last of equal layers or segments. The gradient of the vocabulary
         projection already exists.
         """
         model = self.model
-        alive = self.kept + projection
+        alive = self.stored + projection
         if self.carried:
             alive += self.carried - (0 if model.share_output else projection)
         if side is Side.ENCODER:
@@ -306,29 +287,23 @@ class Walk:
         most = 0
         for number, length in runs:
             if number:
-                goes = self.segment[side] if length else self.full[side]
-                comes = max(length, 1) * layer
-                extra = self._again(side, length, layer) + max(0, (number - 1) * (comes - goes))
-                most = max(most, alive + extra)
-                alive += number * (comes - goes)
+                full, freed, again = self.full[side], self.full[side], 0
+                if length:
+                    # a recomputed segment holds all its activations at the beginning, and its upper
+                    # layers' gradients and its lowest layer's activations at the end
+                    freed = self.segment[side]
+                    again = length * full - (freed - activations.RNG_STATE)
+                    again += max(0, (length - 1) * (layer - full))
+                change = max(length, 1) * layer - freed
+                most = max(most, alive + again + max(0, (number - 1) * change))
+                alive += number * change
         return most + self._working(side)
 
-    def _again(self, side: Side, length: int, layer: int) -> int:
-        """Return the bytes that recomputing a segment of this length adds.
-
-        These are all its activations at the beginning, or the gradients of its upper layers and the
-        activations of its lowest layer at the end.
-        """
-        if not length:
-            return 0
-        full, kept = self.full[side], self.segment[side] - activations.RNG_STATE
-        return length * full - kept + max(0, (length - 1) * (layer - full))
-
     def _embeddings(self) -> int:
-        """Return the bytes of the embeddings' gradients, each as large as its table.
+        """Return the bytes during the gradients of the embeddings, each as large as its table.
 
-        The gradient of a tied table contains the projection's part from the beginning. The target's
-        part is added through a third tensor, the source's part in place.
+        The gradient of a tied table already contains the projection's part. The target's part is
+        added through a third tensor, the source's part in place.
         """
         model = self.model
         source, target = (
@@ -338,31 +313,30 @@ class Walk:
         tied = target if model.share_output else 0
         gradients = self.carried or tied + self._gradients(self.parameters.decoder)
         waiting = tied if self.carried else 0
-        target += gradients + waiting + tied + self.kept - self.stacks[Side.DECODER]
+        target += gradients + waiting + tied + self.stored - self.stacks[Side.DECODER]
         waiting = waiting if model.share_all else 0
         source += self._gradients(self.parameters.total) + waiting + self.outside
         return max(target, source)
 
     def _working(self, side: Side) -> int:
-        """Return the maximum number of bytes that the backward pass of one layer adds.
+        """Return the maximum number of temporary bytes during one layer's backward pass.
 
-        The maximum is either at the activation function, with the gradient of the hidden units
-        before and after it (2 n F), or in the self-attention after the feed-forward branch has been
-        freed (2 n H L where weights are stored, and gradients of queries, keys and values). The
-        decoder also accumulates the gradient of the encoder's output (m C). The gradient of the
-        largest weight (C F) and, for a stream in fp32, the additional bytes of its gradient are
-        added.
+        The maximum is at the activation function, with the hidden units' gradient before and after
+        it (2 n F), or in self-attention after the feed-forward branch has been freed. There, the
+        gradients of queries, keys and values exist, and 2 n H L elements if weights are stored. The
+        decoder adds the gradient of the encoder's output (m C). The gradient of the largest weight
+        (C F) and the additional bytes of an fp32 stream's gradient are included.
         """
         model, batch = self.model, self.batch
         shape, n = model.layers[side], batch.tokens(side)
         stream = n * shape.embed_dim
-        feed_forward = 2 * n * shape.ffn_dim * batch.element
-        feed_forward += stream * (batch.stream - batch.element)
+        wider = stream * (batch.stream - batch.element)
+        feed_forward = 2 * n * shape.ffn_dim * batch.element + wider
         feed_forward -= batch.dropout_mask(stream, shape.dropout)
-        attention = 3 * stream * batch.element + stream * (batch.stream - batch.element)
+        attention = 3 * stream * batch.element + wider
         if not batch.is_fused(shape.attention_dropout):
             attention += 2 * n * shape.heads * batch.length(side) * batch.element
-        gone = activations.feed_forward(batch, shape, side) + activations.joint(batch, model, side)
+        freed = activations.feed_forward(batch, shape, side) + activations.joint(batch, model, side)
         source = batch.tokens(Side.ENCODER) * shape.source_dim if side is Side.DECODER else 0
-        working = max(feed_forward, attention - gone) + source * batch.element
+        working = max(feed_forward, attention - freed) + source * batch.element
         return working + shape.embed_dim * shape.ffn_dim * self.element

@@ -1,4 +1,4 @@
-"""The memory of a plan, compared with the live tensors of fairseq's Trainer."""
+"""Memory of a plan, compared with live tensors in fairseq's Trainer."""
 
 import pytest
 
@@ -23,7 +23,7 @@ CHUNKED = ("--criterion", "chunked_label_smoothed_cross_entropy")
     ],
     ids=lambda shape: f"{shape.name} {' '.join(shape.options)}".strip(),
 )
-def test_the_peak_of_tensors_is_estimated(shape: Shape) -> None:
+def test_the_peak_of_live_tensors_is_estimated(shape: Shape) -> None:
     alive = plan_accuracy.measure(shape, "cpu")
     memory = plan_accuracy.estimated(shape, "cpu").memory
     assert memory.peak - memory.host == pytest.approx(alive, rel=0.04)

@@ -1,4 +1,4 @@
-"""The plan's view of the models that tests.support.models builds."""
+"""Shapes of the models in tests.support.models, as the plan reads them."""
 
 from argparse import Namespace
 from typing import Any
@@ -26,7 +26,7 @@ TRAINING = Training(
 
 
 def plan_of(arch: str = "deepnet_transformer", **options: Any) -> Model:
-    """The shape that tests.support.models builds with the same options."""
+    """Return the shape of tests.support.models' model with the same options."""
     small: dict[str, Any] = {"encoder_layers": 3, "decoder_layers": 2, "dropout": 0.0}
     for side in ("encoder", "decoder"):
         small |= {f"{side}_embed_dim": 32, f"{side}_ffn_embed_dim": 48}

@@ -1,4 +1,4 @@
-"""`deepnet plan`: the search for options that fit, and errors of one line."""
+"""`deepnet plan`: the search for options that fit, and one-line errors."""
 
 import dataclasses
 from typing import Any
@@ -7,13 +7,12 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools import configs
-from fairseq_deepnet.tools.planning.advice import Step, advise
-from fairseq_deepnet.tools.planning.estimates import Plan, estimate
+from fairseq_deepnet.tools.planning.estimates import Plan, Step, advise, estimate
 
 
 def plan_for(memory_gib: float, gpus: int = 1, **options: configs.Value) -> Plan:
-    """The plan of a 12L-12L training on 16,384 tokens per update."""
-    given: dict[str, configs.Value] = {
+    """Plan a 12L-12L run with 16,384 tokens per update."""
+    values: dict[str, configs.Value] = {
         "arch": "deepnet_transformer",
         "encoder-layers": 12,
         "decoder-layers": 12,
@@ -22,8 +21,8 @@ def plan_for(memory_gib: float, gpus: int = 1, **options: configs.Value) -> Plan
         "optimizer": "adam",
         "max-tokens": 4096,
     }
-    given |= {name.replace("_", "-"): value for name, value in options.items()}
-    config = configs.Config("test", given, {"global-batch-tokens": "4 x 4096"})
+    values |= {name.replace("_", "-"): value for name, value in options.items()}
+    config = configs.Config("test", values, {"global-batch-tokens": "4 x 4096"})
     return estimate(config, gpus, memory_gib, (8000, 8000))
 
 
@@ -31,24 +30,24 @@ def advice_for(memory_gib: float, **options: configs.Value) -> list[Step]:
     return advise(plan_for(memory_gib, **options))
 
 
-def test_smaller_micro_batches_come_first_and_keep_the_global_batch() -> None:
-    wanted = plan_for(80)
-    smaller = advice_for(wanted.needed_gib - 0.5)
+def test_smaller_micro_batches_come_first_and_preserve_the_global_batch() -> None:
+    plan = plan_for(80)
+    smaller = advice_for(plan.needed_gib - 0.5)
     assert smaller[-1].plan.fits
     assert smaller[-1].options == {"max-tokens": "2048", "update-freq": "8"}
-    assert smaller[-1].plan.training.tokens == wanted.training.tokens
+    assert smaller[-1].plan.training.tokens == plan.training.tokens
 
 
-def test_each_step_is_tried_only_where_those_before_do_not_fit() -> None:
+def test_a_step_is_tried_only_if_the_previous_steps_do_not_fit() -> None:
     steps = advise(plan_for(0.1, gpus=4, ddp_backend="fully_sharded"))
-    assert len(steps) == 2  # a model that is split already stays so
+    assert len(steps) == 2  # a sharded model stays sharded
     steps = advice_for(0.5)
     assert [step.name for step in steps] == [
         "smaller micro-batches",
         "--checkpoint-activations-every auto",
     ]
     for number, step in enumerate(steps):
-        # a device just large enough for this step's smallest micro-batch stops at it or before
+        # with just enough memory for this step's smallest micro-batch, the search stops here
         advice = advice_for(step.plan.needed_gib * 1.0001)
         assert advice[-1].plan.fits
         assert len(advice) <= number + 1
@@ -60,7 +59,7 @@ def test_each_step_is_tried_only_where_those_before_do_not_fit() -> None:
     [{}, {"max_tokens": None, "batch_size": 128}, {"arch": "transformer"}],
     ids=["ours by tokens", "by sentences", "stock"],
 )
-def test_the_options_found_fit_when_they_are_applied(
+def test_the_suggested_options_fit_when_applied(
     options: dict[str, configs.Value], room: float
 ) -> None:
     needed = advice_for(0.5, **options)[-1].plan.needed_gib
@@ -75,8 +74,8 @@ def test_the_options_found_fit_when_they_are_applied(
     assert planned.training == advice[-1].plan.training
 
 
-def test_several_devices_that_are_too_small_are_to_split_the_model() -> None:
-    """Where the parameters fit whole they stay so; an unsharded device would not do."""
+def test_sharding_is_suggested_for_several_devices() -> None:
+    """An unsharded model does not fit into this memory."""
     plain = plan_for(80, gpus=8, bf16=True, ddp_backend="legacy_ddp", checkpoint_activations=True)
     fixed = plain.memory.persistent + plain.memory.gradients
     split = plan_for(80, gpus=8, bf16=True, ddp_backend="fully_sharded")
@@ -97,10 +96,10 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "give a config"),
+        ((), "name a config"),
         (("--arch", "lstm", "--vocabulary", "100", "share-all-embeddings=null"), "lstm"),
         (("sample", "--vocabulary", "many"), "a number of entries"),
-        (("sample", "--vocabulary", "3"), "--vocabulary 3"),
+        (("sample", "--vocabulary", "90", "--length", "0"), "--length 0"),
         (("sample", "--vocabulary", "90,60"), "--share-all-embeddings needs one vocabulary"),
         (("sample", "--vocabulary", "90", "amp=true"), "--amp is not covered"),
         (("sample", "--vocabulary", "90", "--gpus", "0", "fp16=true"), "needs a GPU"),
@@ -108,7 +107,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     ],
     ids=str,
 )
-def test_bad_input_is_refused_in_one_line(
+def test_bad_input_is_a_one_line_error(
     words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run(capsys, *words)
@@ -119,12 +118,13 @@ def test_bad_input_is_refused_in_one_line(
     assert message in lines[0]
 
 
-def test_the_thousand_layers_get_what_makes_them_fit_into_80_gib(
+def test_suggestions_for_a_thousand_layers_on_80_gib(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, out, _ = run(capsys, "opus100_1000", "--gpus", "8", "--memory", "80")
     assert code == 0
     assert "79.5 GiB: --ddp-backend legacy_ddp, 2,048 x 32" in out
-    assert "It fits with: ddp-backend=legacy_ddp\n" in out
+    assert "The run fits with: ddp-backend=legacy_ddp\n" in out
+    assert "planned for 8 GPUs with 80 GiB (change with --gpus and --memory)" in out
     for part in ("encoder", "activations", "projection"):
         assert part in out

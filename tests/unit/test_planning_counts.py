@@ -1,4 +1,4 @@
-"""Parameters and operations of a plan, against models that are built and run."""
+"""Parameters and operations of a plan, compared with models that are built and run."""
 
 from argparse import Namespace
 from typing import Any
@@ -39,7 +39,7 @@ from tests.support.plans import WORDS, plan_of
     ],
     ids=str,
 )
-def test_parameters_are_those_of_the_built_model(options: dict[str, Any]) -> None:
+def test_parameters_match_the_built_model(options: dict[str, Any]) -> None:
     with torch.device("meta"):
         model = build_model(**options)
     counted = footprint.count(plan_of(**options))
@@ -55,7 +55,7 @@ def test_parameters_are_those_of_the_built_model(options: dict[str, Any]) -> Non
 
 
 def tables_of(stack: Any) -> list[torch.nn.Parameter]:
-    """What lies before and behind the layers."""
+    """Return the parameters before and after the layers."""
     names = ("embed_tokens", "embed_positions", "layernorm_embedding", "output_projection")
     modules = [getattr(stack, name, None) for name in (*names, "project_out_dim")]
     return [p for module in modules if module is not None for p in module.parameters()]
@@ -64,17 +64,15 @@ def tables_of(stack: Any) -> list[torch.nn.Parameter]:
 @pytest.mark.parametrize(
     ("arch", "vocabulary", "millions"),
     [
-        # The paper states no vocabulary: XLM-R's subwords give Table 2's 863M and 3.8B,
-        # Flores-101's Table 3's 3.2B; Zhang et al.'s 64,000, the obvious guess, 768M.
+        # The paper states no vocabulary. XLM-R's matches Table 2's 863M and 3.8B, and Flores-101's
+        # matches Table 3's 3.2B. Zhang et al.'s 64,000 gives 768M.
         ("deepnet_transformer_opus100_200", 250_002, 863),
         ("deepnet_transformer_opus100_1000", 250_002, 3806),
         ("deepnet_transformer_mm102", 256_125, 3201),
         ("deepnet_transformer_opus100_200", 64_000, 768),
     ],
 )
-def test_the_papers_models_have_the_sizes_that_it_prints(
-    arch: str, vocabulary: int, millions: int
-) -> None:
+def test_the_papers_models_have_its_sizes(arch: str, vocabulary: int, millions: int) -> None:
     args = Namespace(arch=arch, share_all_embeddings=True)
     ARCH_CONFIG_REGISTRY[arch](args)
     model = estimates.read_model(args, (vocabulary, vocabulary))
@@ -82,7 +80,7 @@ def test_the_papers_models_have_the_sizes_that_it_prints(
 
 
 def run_and_count(options: dict[str, Any], length: int) -> tuple[float, float]:
-    """Operations of forward and backward: counted while they run, and by the plan."""
+    """Return the counted and the planned operations of forward and backward."""
     model = build_model(share_decoder_input_output_embed=True, attention_dropout=0.1, **options)
     words = torch.randint(4, WORDS, (2, 3, length), generator=torch.Generator().manual_seed(1))
     with FlopCounterMode(display=False) as counter:
@@ -98,12 +96,12 @@ def run_and_count(options: dict[str, Any], length: int) -> tuple[float, float]:
     [{}, {"checkpoint_activations": True, "dropout": 0.1}, {"encoder_embed_dim": 64}],
     ids=str,
 )
-def test_operations_are_those_that_torch_counts(options: dict[str, Any], length: int) -> None:
+def test_operations_match_torchs_counter(options: dict[str, Any], length: int) -> None:
     counted, planned = run_and_count(options, length)
     assert planned == pytest.approx(counted, rel=0.01)
 
 
-def test_a_fused_attention_costs_what_torch_counts_for_it() -> None:
+def test_fused_attention_matches_torchs_count() -> None:
     shape = (3, 4, 40, 8)
     forward = sdpa_flop_count(shape, shape, shape)
     backward = sdpa_backward_flop_count(shape, shape, shape, shape)

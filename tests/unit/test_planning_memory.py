@@ -1,4 +1,4 @@
-"""Memory of a plan: activations against saved-tensor hooks, states against fairseq's optimisers."""
+"""Memory of a plan, compared with saved-tensor hooks and fairseq's optimisers."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,8 +15,6 @@ from fairseq_deepnet.modules import (
     ActivationCheckpointing,
     DecoderLayer,
     EncoderLayer,
-    Unpadded,
-    positions,
     run_layers,
 )
 from fairseq_deepnet.schemes import SCHEMES, Place, Side
@@ -27,64 +25,61 @@ BATCH = MicroBatch(SENTENCES, SOURCE, TARGET, element=4, on_gpu=False)
 
 
 def saved(run: Callable[[], Any], *apart: Tensor) -> int:
-    """Bytes of storages that autograd keeps of a run, those of some tensors apart."""
-    known = {tensor.untyped_storage().data_ptr() for tensor in apart}
-    kept: dict[int, Tensor] = {}
+    """Return the bytes of storages that autograd saves during a run, except those of `apart`."""
+    excluded = {tensor.untyped_storage().data_ptr() for tensor in apart}
+    storages: dict[int, Tensor] = {}
 
     def pack(tensor: Tensor) -> Tensor:
-        place = tensor.untyped_storage().data_ptr()
-        if place not in known:
-            kept[place] = tensor
+        address = tensor.untyped_storage().data_ptr()
+        if address not in excluded:
+            storages[address] = tensor
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         run()
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    return sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
 
 
 def saved_bytes(
     model: footprint.Model,
     side: Side,
     checkpoint: bool = False,
-    batch: Unpadded | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> int:
-    """Bytes that autograd keeps for one layer in `dtype`, its weights and its source apart."""
+    """Return the bytes that autograd saves for one layer, except its weights and its source."""
     layer_class = EncoderLayer if side is Side.ENCODER else DecoderLayer
     shape = model.layers[side]
     layer: nn.Module = layer_class(shape, model.scheme, Place(side, 0)).to(dtype)
     length = SOURCE if side is Side.ENCODER else TARGET
     x = torch.randn(SENTENCES, length, shape.embed_dim, requires_grad=True)
-    x = x if batch is None else batch.take(x.detach()).requires_grad_()
     source = torch.randn(SENTENCES, SOURCE, shape.source_dim, dtype=dtype, requires_grad=True)
     mask = torch.ones(SENTENCES, 1, 1, SOURCE, dtype=torch.bool)
     mask[0, ..., 0] = False
     run = ActivationCheckpointing(every=int(checkpoint))
 
     def forward(h: Tensor) -> Any:
-        if side is Side.ENCODER:
-            return layer(h, mask)
-        return layer(h, source, None, mask, True, batch=batch)
+        return layer(h, mask) if side is Side.ENCODER else layer(h, source, None, mask, True)
 
     return saved(lambda: run(forward, x), source, *layer.parameters())
 
 
 @pytest.mark.parametrize("every", [0, 1, 2, 3, 5])
-def test_a_stack_keeps_what_the_estimate_counts(every: int) -> None:
-    model = plan_of(encoder_layers=5, dropout=0.1, checkpoint_every=str(every or 1))
-    if not every:
-        model = plan_of(encoder_layers=5, dropout=0.1)
+def test_a_stack_stores_the_estimated_bytes(every: int) -> None:
+    options = {"checkpoint_every": str(every)} if every else {}
+    model = plan_of(encoder_layers=5, dropout=0.1, **options)
     shape = model.layers[Side.ENCODER]
     layers = [EncoderLayer(shape, model.scheme, Place(Side.ENCODER, n)) for n in range(5)]
     mask = torch.ones(SENTENCES, 1, 1, SOURCE, dtype=torch.bool)
     mask[0, ..., 0] = False
     x = torch.randn(SENTENCES, SOURCE, shape.embed_dim, requires_grad=True)
-    kept = ActivationCheckpointing(every)
+    checkpointing = ActivationCheckpointing(every)
     weights = [parameter for layer in layers for parameter in layer.parameters()]
-    found = saved(lambda: run_layers(layers, x, lambda layer, h: layer(h, mask), kept), *weights)
+    measured = saved(
+        lambda: run_layers(layers, x, lambda layer, h: layer(h, mask), checkpointing), *weights
+    )
     walk = memory.Walk(model, TRAINING, footprint.count(model), BATCH)
     states = -(-5 // every) * activations.RNG_STATE if every else 0
-    assert walk.stacks[Side.ENCODER] - states == found
+    assert walk.stacks[Side.ENCODER] - states == measured
 
 
 @pytest.mark.parametrize("side", Side)
@@ -102,19 +97,18 @@ def test_a_stack_keeps_what_the_estimate_counts(every: int) -> None:
     ],
     ids=str,
 )
-def test_a_layer_keeps_what_autograd_saves(side: Side, options: dict[str, Any]) -> None:
+def test_a_layers_estimate_matches_autograd(side: Side, options: dict[str, Any]) -> None:
     model = plan_of(**options)
     assert activations.layer(BATCH, model, side) == saved_bytes(model, side)
 
 
 @pytest.mark.parametrize("side", Side)
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_layer_of_every_scheme_keeps_what_autograd_saves(scheme: str, side: Side) -> None:
+def test_every_schemes_estimate_matches_autograd(scheme: str, side: Side) -> None:
     model = plan_of(residual_scheme=scheme, dropout=0.1)
-    found = saved_bytes(model, side)
-    # Admin's vector a sublayer and BranchNorm's number are not worth a line in the plan.
-    own = {"admin": 4 * 32, "branchnorm": 4}.get(scheme, 0) * len(footprint.SUBLAYERS[side])
-    assert activations.layer(BATCH, model, side) == found - own
+    # the plan ignores Admin's vector and BranchNorm's number per sublayer
+    ignored = {"admin": 4 * 32, "branchnorm": 4}.get(scheme, 0) * len(footprint.SUBLAYERS[side])
+    assert activations.layer(BATCH, model, side) == saved_bytes(model, side) - ignored
 
 
 @pytest.mark.parametrize("side", Side)
@@ -127,39 +121,23 @@ def test_a_stream_in_fp32_is_counted(scheme: str, side: Side) -> None:
     assert activations.layer(batch, model, side) == pytest.approx(measured, rel=0.1)
 
 
-@pytest.mark.parametrize("attention_dropout", [0.0, 0.1])
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_layer_without_padding_keeps_what_autograd_saves(
-    scheme: str, attention_dropout: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As it would be if it were done for a batch that has none."""
-    monkeypatch.setattr(positions, "WORTH_IT", 0)
-    options = {"residual_scheme": scheme, "dropout": 0.1, "attention_dropout": attention_dropout}
-    model = plan_of(**options)
-    batch = Unpadded(torch.zeros(SENTENCES, TARGET, dtype=torch.bool))
-    found = saved_bytes(model, Side.DECODER, batch=batch)
-    vectors = {"admin": 4 * 32, "branchnorm": 4}.get(scheme, 0) * 3
-    counted = activations.layer(dataclasses.replace(BATCH, unpadded=True), model, Side.DECODER)
-    assert counted == found - vectors
-
-
-def test_what_makes_one_of_two_streams_keeps_both() -> None:
-    """ResiDual: [B, T, 2C], of which LayerNorm reads half, and its two statistics."""
+def test_joining_two_streams_stores_both() -> None:
+    """ResiDual stores [B, T, 2C], of which LayerNorm reads half, and two statistics per token."""
     n, c = BATCH.tokens(Side.ENCODER), 32
     model = plan_of(residual_scheme="resi-dual")
     join = model.scheme.build_output_transform(Side.ENCODER, c)
     assert join is not None
     x = torch.randn(1, n, 2 * c, requires_grad=True)
-    found = saved(lambda: join(x), *join.parameters())
-    assert activations.joining(BATCH, model, Side.ENCODER) == found == 4 * (2 * n * c + 2 * n)
+    measured = saved(lambda: join(x), *join.parameters())
+    assert activations.joining(BATCH, model, Side.ENCODER) == measured == 4 * (2 * n * c + 2 * n)
     assert activations.joining(BATCH, plan_of(), Side.ENCODER) == 0
     plain = activations.segment(BATCH, plan_of(), Side.ENCODER) - activations.RNG_STATE
     wide = activations.segment(BATCH, model, Side.ENCODER) - activations.RNG_STATE
-    assert wide == 2 * plain  # both go from layer to layer
+    assert wide == 2 * plain  # layers pass on both streams
 
 
-def test_what_a_combination_keeps_is_counted_between_the_layers() -> None:
-    """DLCL: each output [B, T, C] twice, before and after its LayerNorm, and two statistics."""
+def test_combinations_of_outputs_are_counted() -> None:
+    """DLCL stores each output [B, T, C] before and after its LayerNorm, and two statistics."""
     n, c = BATCH.tokens(Side.DECODER), 32
     model = plan_of(residual_scheme="dlcl")
     assert activations.combination(BATCH, model, Side.DECODER) == 4 * (2 * n * c + 2 * n)
@@ -167,18 +145,18 @@ def test_what_a_combination_keeps_is_counted_between_the_layers() -> None:
     combination = model.scheme.build_combination(Side.DECODER, c)
     assert combination is not None
     output, embedding = torch.randn(1, n, c, requires_grad=True), torch.randn(1, n, c)
-    found = saved(
+    measured = saved(
         lambda: combination([embedding, combination.keep(output, 1)]),
         embedding,
         *combination.parameters(),
     )
-    assert found == 4 * (2 * n * c + 2 * n)
+    assert measured == 4 * (2 * n * c + 2 * n)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("side", Side)
-def test_a_checkpointed_layer_keeps_its_input_alone(side: Side, dropout: float) -> None:
-    """What torch's checkpoint holds besides are the states of the random generators."""
+def test_a_checkpointed_layer_stores_only_its_input(side: Side, dropout: float) -> None:
+    """The estimate adds the random states that torch's checkpoint stores."""
     model = plan_of(dropout=dropout, checkpoint_activations=True)
     planned = activations.segment(BATCH, model, side) - activations.RNG_STATE
     assert planned == BATCH.tokens(side) * model.layers[side].embed_dim * 4
@@ -186,15 +164,15 @@ def test_a_checkpointed_layer_keeps_its_input_alone(side: Side, dropout: float) 
     assert torch.get_rng_state().nbytes <= activations.RNG_STATE
 
 
-def bytes_a_parameter(**changes: Any) -> float:
-    """Persistent bytes and gradients a parameter, without the tables of positions."""
+def bytes_per_parameter(**changes: Any) -> float:
+    """Return the persistent and gradient bytes per parameter, without position tables."""
     model = plan_of(share_all_embeddings=True)
     counts = footprint.count(model)
     training = dataclasses.replace(TRAINING, **changes)
     batch = dataclasses.replace(BATCH, element=training.element, on_gpu=True)
-    found = memory.follow(model, training, counts, batch)
+    usage = memory.follow(model, training, counts, batch)
     tables = memory.position_tables(model, training.element)
-    return (found.persistent + found.gradients - tables) / counts.total
+    return (usage.persistent + usage.gradients - tables) / counts.total
 
 
 @pytest.mark.parametrize(
@@ -212,7 +190,5 @@ def bytes_a_parameter(**changes: Any) -> float:
     ],
     ids=str,
 )
-def test_states_take_the_bytes_a_parameter_that_fairseq_holds(
-    changes: dict[str, Any], expected: int
-) -> None:
-    assert bytes_a_parameter(**changes) == expected
+def test_bytes_per_parameter(changes: dict[str, Any], expected: int) -> None:
+    assert bytes_per_parameter(**changes) == expected

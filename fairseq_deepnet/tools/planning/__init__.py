@@ -1,1 +1,1 @@
-"""Requirements of a training run: parameters, memory, operations, and options that make it fit."""
+"""Plans of training runs: parameters, memory, operations, and options that make a run fit."""

@@ -1,21 +1,23 @@
-"""Plan of a training run: parameters, memory and operations.
+"""Plan of a training run: parameters, memory, operations, and options that make the run fit.
 
-Model and training are read from options parsed by fairseq-train's parser, so that an estimate and a
-run have the same defaults. A multiplication with an addition counts as two operations. Only matrix
-products are counted; everything else (LayerNorm, dropout, softmax) is limited by memory bandwidth.
+fairseq-train's parser reads the options, so that an estimate and a run have the same defaults. A
+multiplication and an addition count as two operations. Only matrix products are counted, because
+memory bandwidth limits everything else (LayerNorm, dropout, softmax).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerConfig, TransformerModel
 
 from fairseq_deepnet.footprint import (
+    FULLY_SHARDED,
     MEGABYTE,
     STATES,
     Model,
@@ -24,8 +26,8 @@ from fairseq_deepnet.footprint import (
     build_layer,
     count,
 )
-from fairseq_deepnet.footprint.activations import MicroBatch, micro_batch
-from fairseq_deepnet.footprint.memory import SENTENCE_LENGTH, Memory, follow
+from fairseq_deepnet.footprint.activations import MicroBatch, auto_segment, micro_batch
+from fairseq_deepnet.footprint.memory import LEGACY_BUFFER, SENTENCE_LENGTH, Memory, follow
 from fairseq_deepnet.models.deepnet_transformer import DeepNetTransformerModel
 from fairseq_deepnet.models.options import layer_shape
 from fairseq_deepnet.models.running_options import checkpointing_of, streams_in_fp32
@@ -35,13 +37,19 @@ from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.training import launch
 
+SMALLEST_MICRO_BATCH: Final = 512
+"""Tokens of the smallest micro-batch to try, which must hold a long sentence."""
+
+POINTWISE: Final = ("adam", "fused_adam", "adamax", "adadelta", "nag", "sgd")
+"""fairseq's optimisers that can update parts of a tensor separately."""
+
 
 def count_flops(model: Model, batch: MicroBatch) -> dict[str, float]:
-    """Return the operations of one micro-batch on one device, by part, with their `total`.
+    """Return the operations of one micro-batch on one device, by part and in total.
 
     All parts except `backward` and `recomputation` belong to the forward pass. A linear map from a
-    to b channels takes 2 a b operations per token, attention 4 C per query and key (Q K^T and
-    weights x V of whole sentences; kernels skip at most the masked half of the decoder's).
+    to b channels takes 2 a b operations per token. Attention takes 4 C per query and key for Q K^T
+    and weights x V of whole sentences, although kernels may skip the masked half in the decoder.
     """
     linear = attention = again = 0
     for side in Side:
@@ -60,7 +68,7 @@ def count_flops(model: Model, batch: MicroBatch) -> dict[str, float]:
     projection = 2 * n * model.output_dim * model.vocabulary[1]
     if model.output_dim != width:
         projection += 2 * n * width * model.output_dim
-    # twice the forward pass; a fused attention computes Q K^T again, five products for two
+    # twice the forward pass; fused attention also recomputes Q K^T: five products instead of four
     fused = batch.is_fused(model.layers[Side.ENCODER].attention_dropout)
     backward = 2 * (linear + projection) + (2.5 if fused else 2) * attention
     parts: dict[str, float] = {"linear": linear, "attention": attention, "projection": projection}
@@ -73,10 +81,10 @@ class Plan:
     """Requirements of a training run.
 
     Args:
-        counts: parameters by part
-        memory, flops: bytes, and operations of one micro-batch, on one device
-        memory_gib: memory of a device
-        length: assumed subwords per sentence
+        memory: bytes on one device
+        flops: operations of one micro-batch on one device
+        memory_gib: available memory of one device
+        length: assumed number of subwords per sentence
     """
 
     model: Model
@@ -89,7 +97,7 @@ class Plan:
 
     @property
     def needed_gib(self) -> float:
-        """Memory that a device needs."""
+        """Memory required on one device."""
         return self.memory.needed_gib(self.training.gpus > 0)
 
     @property
@@ -101,7 +109,7 @@ class Plan:
 def make_plan(
     model: Model, training: Training, memory_gib: float, length: int = SENTENCE_LENGTH
 ) -> Plan:
-    """Return the plan of a model and its training."""
+    """Plan a model and its training."""
     batch, counts = micro_batch(model, training, length), count(model)
     memory, flops = follow(model, training, counts, batch), count_flops(model, batch)
     return Plan(model, training, counts, memory, flops, memory_gib, length)
@@ -114,7 +122,10 @@ def estimate(
     vocabulary: tuple[int, int],
     length: int = SENTENCE_LENGTH,
 ) -> Plan:
-    """Return the plan of a config.
+    """Plan a config.
+
+    If the config has recipe.global-batch-tokens, update-freq depends on the devices, as in
+    scripts/train.sh.
 
     Args:
         gpus: total number of devices; 0 is one CPU process
@@ -122,38 +133,36 @@ def estimate(
         vocabulary: entries of the source and the target dictionary, including special symbols
         length: subwords per sentence
 
-    If the config has recipe.global-batch-tokens, update-freq follows from the devices, as in
-    scripts/train.sh. Raises ValueError for options it cannot plan for.
+    Raises:
+        ValueError: for options that the plan does not support.
     """
-    if gpus < 0:
-        raise ValueError(f"--gpus {gpus}: 0 plans for the CPU")
-    for name, value in {"memory": memory_gib, "length": length}.items():
-        if not value > 0:
-            raise ValueError(f"--{name} {value:g}: a positive number is expected")
-    if min(vocabulary) < 5:
-        raise ValueError(f"--vocabulary {min(vocabulary)}: at least 5, fairseq has four symbols")
+    if gpus < 0 or length < 1:
+        raise ValueError(f"--gpus {gpus}, --length {length}: expected positive numbers")
     args = fairseq_options.parse_training(["DATA", *configs.to_arguments(config.options)])
     if ARCH_MODEL_REGISTRY.get(args.arch) not in (DeepNetTransformerModel, TransformerModel):
         raise ValueError(f"--arch {args.arch}: only encoder-decoders can be planned")
     model, training = read_model(args, vocabulary), read_training(args, gpus, length)
     if training.precision == "fp16" and not gpus:
         raise ValueError("--fp16 needs a GPU; the CPU trains in fp32 or bf16")
-    wanted = config.recipe.get("global-batch-tokens")
-    if wanted is not None and "update-freq" not in config.options:
-        tokens = launch.parse_tokens(wanted)
-        batch = launch.split_batch(tokens, training.max_tokens, training.devices)
-        training = dataclasses.replace(
-            training, max_tokens=batch.max_tokens, update_freq=batch.update_freq
-        )
+    tokens = config.recipe.get("global-batch-tokens")
+    if tokens is not None and "update-freq" not in config.options:
+        training = _split(training, launch.parse_tokens(tokens), training.max_tokens)
     return make_plan(model, training, memory_gib, length)
 
 
-def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
-    """Return the model shape of parsed fairseq-train arguments.
+def _split(training: Training, total: int, max_tokens: int) -> Training:
+    """Split `total` tokens per update into micro-batches of at most `max_tokens`."""
+    batch = launch.split_batch(total, max_tokens, training.devices)
+    return dataclasses.replace(training, max_tokens=batch.max_tokens, update_freq=batch.update_freq)
 
-    Raises ValueError for options that the plan does not support.
+
+def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
+    """Return the model shape for parsed fairseq-train arguments.
+
+    Raises:
+        ValueError: for options that the plan does not support.
     """
-    for option in (*("adaptive_softmax_cutoff", "adaptive_input"), *("merge_src_tgt_embed", "amp")):
+    for option in ("adaptive_softmax_cutoff", "adaptive_input", "merge_src_tgt_embed", "amp"):
         if getattr(args, option, None):
             raise ValueError(f"--{option.replace('_', '-')} is not covered by the plan")
     cfg: Any = TransformerConfig.from_namespace(args)
@@ -176,7 +185,7 @@ def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
         share_all=share_all,
         share_output=share_all or bool(cfg.share_decoder_input_output_embed),
         output_dim=int(cfg.decoder.output_dim),
-        # fairseq's tables begin after the padding index, which is 1
+        # positions in fairseq's tables start after the padding index, which is 1
         positions={side: 0 if without else rows[side] + 2 for side in Side},
         learned_positions={
             Side.ENCODER: bool(cfg.encoder.learned_pos),
@@ -190,16 +199,19 @@ def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
 
 
 def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> Training:
-    """Return the training settings of parsed fairseq-train arguments.
+    """Return the training settings for parsed fairseq-train arguments.
 
     Args:
         length: subwords per sentence, to convert --batch-size to tokens without --max-tokens
 
-    Raises ValueError for options that the plan does not support.
+    Raises:
+        ValueError: for options that the plan does not support.
     """
     optimisers = (*STATES, "adafactor", "sgd")
     if args.optimizer not in optimisers:
-        raise ValueError(f"--optimizer {args.optimizer}: the plan knows {', '.join(optimisers)}")
+        raise ValueError(
+            f"--optimizer {args.optimizer}: only {', '.join(optimisers)} can be planned"
+        )
     if not args.max_tokens and not args.batch_size:
         raise ValueError("neither --max-tokens nor --batch-size is set; add max-tokens=4096")
     precision = "fp16" if args.fp16 else "bf16" if args.bf16 else "fp32"
@@ -224,16 +236,19 @@ def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> 
 def vocabulary_of(
     config: configs.Config, data: Path | None, sizes: str | None = None
 ) -> tuple[int, int]:
-    """Return the number of entries of the source and the target dictionary.
+    """Return the number of entries in the source and the target dictionary.
 
     Args:
-        data: the data folder; if it does not exist yet, the config's vocabulary is used.
-        sizes: explicit sizes that take precedence: "32000", or "8000,6000" for source and target.
+        data: the data folder; if it does not exist, the config's vocabulary is used
+        sizes: sizes that take precedence, such as "32000", or "8000,6000" for source and target
+
+    Raises:
+        ValueError: if there is no number, or the text contains something else.
     """
     if sizes is None and data is not None and (data / "corpus.json").is_file():
         folder = DataFolder.open(data)
         if folder.is_multilingual or folder.is_monolingual:
-            # one dictionary, to which fairseq adds a token per language
+            # one dictionary, to which fairseq adds one token per language
             tokens = len(folder.languages) if folder.is_multilingual else 0
             entries = entries_of(data / "dict.txt") + tokens
             return entries, entries
@@ -241,14 +256,87 @@ def vocabulary_of(
         return source, target
     text = sizes or str(config.recipe.get("vocabulary", ""))
     if not text:
-        raise ValueError("entries of the dictionary are missing: --vocabulary N or --data FOLDER")
+        raise ValueError("the vocabulary size is missing; add --vocabulary N or --data FOLDER")
     numbers = text.replace("_", "").split(",")
     if len(numbers) > 2 or not all(number.strip().isdecimal() for number in numbers):
-        raise ValueError(f"--vocabulary {text}: a number of entries is expected, or SOURCE,TARGET")
+        raise ValueError(f"--vocabulary {text}: expected a number of entries, or SOURCE,TARGET")
     return int(numbers[0]), int(numbers[-1])
 
 
 def entries_of(dictionary: Path) -> int:
-    """Count the entries of a dictionary file, including the four symbols that fairseq adds."""
+    """Count a dictionary file's entries, including the four symbols that fairseq adds."""
     with dictionary.open("rb") as file:
         return sum(1 for line in file if line.strip()) + 4
+
+
+class Step(NamedTuple):
+    """A plan with other options and the largest micro-batch that fits.
+
+    `options` maps changed options of fairseq-train to values, which are "true" for switches.
+    """
+
+    name: str
+    options: dict[str, str]
+    plan: Plan
+
+
+def advise(plan: Plan) -> list[Step]:
+    """Return the steps tried to make a plan fit; only the last step may fit.
+
+    No step changes the update, except for rounding. Each step halves the micro-batch and doubles
+    --update-freq until the plan fits.
+    """
+    steps = []
+    for options, model, training in _alternatives(plan):
+        best = _largest_that_fits(plan, model, training)
+        name = " ".join(f"--{k}" if v == "true" else f"--{k} {v}" for k, v in options.items())
+        if best.training.max_tokens != plan.training.max_tokens:
+            smaller = {"max-tokens": str(best.training.max_tokens)}
+            options = smaller | {"update-freq": str(best.training.update_freq)} | options
+        steps.append(Step(name or "smaller micro-batches", options, best))
+        if best.fits:
+            break
+    return steps
+
+
+def _alternatives(plan: Plan) -> Iterator[tuple[dict[str, str], Model, Training]]:
+    """Yield the options, model and training of each step."""
+    model, training = plan.model, plan.training
+    options: dict[str, str] = {}
+    yield options, model, training
+    if not any(model.recomputed(side) for side in Side):
+        options = {"checkpoint-activations-every": "auto"}
+        if model.is_stock:
+            options = {"checkpoint-activations": "true"}
+        lengths = {
+            side: auto_segment(side, model.scheme, shape, model.depths.of(side))
+            for side, shape in model.layers.items()
+        }
+        checkpointing = {
+            side: dataclasses.replace(run, every=1 if model.is_stock else lengths[side])
+            for side, run in model.checkpointing.items()
+        }
+        model = dataclasses.replace(model, checkpointing=checkpointing)
+        yield options, model, training
+    whole = training.ddp_backend in ("pytorch_ddp", "c10d") and not training.bucket_view
+    if training.devices > 1 and whole and plan.counts.total > LEGACY_BUFFER:
+        changed = dataclasses.replace(training, ddp_backend="legacy_ddp")
+        yield options | {"ddp-backend": "legacy_ddp"}, model, changed
+    if training.devices > 1 and not training.sharded and training.optimizer in POINTWISE:
+        options = options | {"ddp-backend": FULLY_SHARDED}
+        changed = dataclasses.replace(
+            training, ddp_backend=FULLY_SHARDED, reshard=False, memory_efficient=False
+        )
+        yield options | {"no-reshard-after-forward": "true"}, model, changed
+        yield options, model, dataclasses.replace(changed, reshard=True)
+
+
+def _largest_that_fits(plan: Plan, model: Model, training: Training) -> Plan:
+    """Return the plan with the largest micro-batch that fits, or else with the smallest."""
+    tokens = training.max_tokens
+    while True:
+        training = _split(training, plan.training.tokens, tokens)
+        candidate = make_plan(model, training, plan.memory_gib, plan.length)
+        if candidate.fits or tokens // 2 < SMALLEST_MICRO_BATCH:
+            return candidate
+        tokens //= 2

@@ -1,15 +1,13 @@
-"""`deepnet plan`: parameters, memory and operations of a training run.
+"""Command line of `deepnet plan`, which estimates a training run's memory and operations.
 
-Modules that load torch are imported inside functions, so that help and usage errors are fast.
+Functions import the modules that load torch, so that help and usage errors appear quickly.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tabulate import tabulate
 
@@ -18,8 +16,7 @@ from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.devices import DEVICE_GIB, machine_gib
 
 if TYPE_CHECKING:
-    from fairseq_deepnet.tools.planning.advice import Step
-    from fairseq_deepnet.tools.planning.estimates import Plan
+    from fairseq_deepnet.tools.planning.estimates import Plan, Step
 
 ARCH_DEFAULTS: Final = ("max-tokens=4096", "share-all-embeddings=true")
 """Options that --arch adds to configs/base.yaml."""
@@ -30,140 +27,109 @@ GIB: Final = 2**30
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet plan`."""
     add, default = parser.add_argument, "(%(default)s)"
-    words = "a YAML file or a name in configs/, and options that win"
+    words = "a YAML file or a name in configs/, and options that override it"
     add("words", nargs="*", metavar="CONFIG key=value", help=words)
-    add("--arch", help="a named shape, with configs/base.yaml where no CONFIG is")
-    add("--gpus", type=int, default=1, help=f"devices in all; 0 is the CPU {default}")
-    of_one = f"of one device ({DEVICE_GIB}; with --gpus 0 that of this machine)"
-    add("--memory", type=float, metavar="GIB", help=of_one)
-    entries = "entries of the dictionary, or of source and target"
+    add("--arch", help="an architecture; without CONFIG, configs/base.yaml has the other options")
+    add("--gpus", type=int, default=1, help=f"total number of GPUs; 0 plans for the CPU {default}")
+    memory = f"memory of one device ({DEVICE_GIB}; with --gpus 0, this machine's)"
+    add("--memory", type=float, metavar="GIB", help=memory)
+    entries = "entries in the dictionary, or in the source and target dictionaries"
     add("--vocabulary", metavar="N[,M]", help=entries)
-    add("--data", type=Path, help="the data folder, for its dictionaries")
-    add("--length", type=int, default=32, help=f"subwords of a sentence, as assumed {default}")
-    add("--json", action="store_true", help="JSON on stdout")
+    add("--data", type=Path, help="data folder with the dictionaries")
+    add("--length", type=int, default=32, help=f"assumed subwords per sentence {default}")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan; return 0 if the run fits, possibly with other options, else 1."""
+    """Print the plan; return 0 if the run fits, possibly with other options, otherwise 1."""
     config, notes = read_config(args)
 
-    from fairseq_deepnet.tools.planning.advice import advise
-    from fairseq_deepnet.tools.planning.estimates import estimate, vocabulary_of
+    from fairseq_deepnet.tools.planning.estimates import advise, estimate, vocabulary_of
 
     configs.check_options(config)
     if args.data is not None and not args.data.is_dir():
         raise FileNotFoundError(f"no data folder {args.data}")
-    usual = config.recipe.get("data")
-    data = args.data or (None if usual is None else ROOT / str(usual))
+    default = config.recipe.get("data")
+    data = args.data or (None if default is None else ROOT / str(default))
     sizes = vocabulary_of(config, data, args.vocabulary)
     memory = args.memory
     if memory is None:
         memory = DEVICE_GIB if args.gpus else machine_gib()
     plan = estimate(config, args.gpus, memory, sizes, args.length)
     steps = advise(plan)
-    if args.json:
-        print(json.dumps(as_json(plan, steps), indent=2))
-    else:
-        print(as_text(plan, steps, notes))
+    print(as_text(plan, steps, notes))
     return 0 if steps[-1].plan.fits else 1
 
 
 def read_config(args: argparse.Namespace) -> tuple[configs.Config, list[str]]:
-    """Return the config of the arguments and --arch, and the assumptions made."""
+    """Return the config with its overrides, and the assumptions that it makes."""
     words, assumptions = list(args.words), []
-    named = bool(words) and "=" not in words[0]
-    if not named and args.arch is None:
-        raise ValueError("give a config (a file, or a name in configs/) or --arch NAME")
-    name, first = (words.pop(0), []) if named else ("base", list(ARCH_DEFAULTS))
-    if args.arch is not None:
-        first.append(f"arch={args.arch}")
-        if first[:-1]:
-            assumptions.append(f"configs/base.yaml and {' '.join(first[:-1])}, unless overridden")
-    config = configs.load_config(name, [*first, *words])
+    if words and "=" not in words[0]:
+        name = words.pop(0)
+    elif args.arch is not None:
+        name, words = "base", [*ARCH_DEFAULTS, *words]
+        assumptions.append(f"configs/base.yaml and {' '.join(ARCH_DEFAULTS)}, unless overridden")
+    else:
+        raise ValueError("name a config (a file, or a name in configs/), or add --arch NAME")
+    arch = [] if args.arch is None else [f"arch={args.arch}"]
+    config = configs.load_config(name, [*arch, *words])
     if args.gpus and not any(name in config.options for name in HALF):
         config.options["bf16"] = True
-        assumptions.append("bf16, as scripts/train.sh trains on GPUs that can; fp32 is bf16=false")
+        assumptions.append(
+            "bf16, as in scripts/train.sh on GPUs that support it (bf16=false: fp32)"
+        )
     return config, assumptions
 
 
 def as_text(plan: Plan, steps: list[Step], assumptions: list[str]) -> str:
     """Return the report: requirements, options that make the run fit, and assumptions."""
-    training, content, rows = plan.training, as_json(plan, steps), []
-    units = {"parameters": (1, ",.0f"), "memory_bytes": (GIB, ",.2f"), "flops": (1e12, ",.3f")}
-    heads = {"parameters": "parameters", "memory_bytes": "GiB", "flops": "TFLOP per update"}
-    for section, (unit, form) in units.items():
-        rows.append(("", heads[section]))
-        for name, value in content[section].items():
+    training, rows = plan.training, []
+    passes = training.update_freq * training.devices
+    sections = {
+        "parameters": (vars(plan.counts) | {"total": plan.counts.total}, 1, ",.0f"),
+        "GiB": (vars(plan.memory) | {"peak": plan.memory.peak}, GIB, ",.2f"),
+        "TFLOP per update": (plan.flops, 1e12 / passes, ",.3f"),
+    }
+    for head, (numbers, unit, form) in sections.items():
+        rows.append(("", head))
+        for name, value in numbers.items():
             if value and isinstance(value, int | float) and name not in ("largest", "tensors"):
                 rows.append((name, f"{value / unit:{form}}"))
     table = tabulate(rows, tablefmt="plain", colalign=("left", "right"), disable_numparse=True)
+    device = f"{training.gpus} GPU{'s' * (training.gpus > 1)}" if training.gpus else "the CPU"
     batch = f"{training.max_tokens:,} x update-freq {training.update_freq} x {training.devices}"
-    facts = [f"{plan.model.arch}, {plan.model.scheme}"]
-    facts.append(f"{training.tokens:,} tokens per side and update = {batch}")
-    notes = "\n".join(["Assumed", *(f"  {note}" for note in [*assumptions, *_notes(plan)])])
+    facts = [
+        f"{plan.model.arch}, {plan.model.scheme}",
+        f"planned for {device} with {plan.memory_gib:.4g} GiB (change with --gpus and --memory)",
+        f"{training.tokens:,} tokens per side and update = {batch}",
+    ]
+    notes = "\n".join(["Assumptions", *(f"  {note}" for note in [*assumptions, *_notes(plan)])])
     return "\n\n".join(["\n".join(facts), table, _verdict(plan, steps), notes])
 
 
 def _verdict(plan: Plan, steps: list[Step]) -> str:
-    from fairseq_deepnet.tools.planning.advice import OTHERS
-
     last, memory = steps[-1], f"{plan.memory_gib:.4g} GiB"
     if plan.fits:
-        return f"It fits into {memory}: {plan.needed_gib:.2f} GiB, with allocator and process."
-    lines = [f"It does not fit into {memory}. Tried:"]
+        return f"The run fits into {memory}: {plan.needed_gib:.2f} GiB with allocator and process."
+    lines = [f"The run does not fit into {memory}. Tried:"]
     for step in steps:
         batch = f"{step.plan.training.max_tokens:,} x {step.plan.training.update_freq}"
         lines.append(f"  {step.plan.needed_gib:.1f} GiB: {step.name}, {batch}")
     if last.plan.fits:
         words = [f"{name}={value}" for name, value in last.options.items()]
-        lines.append(f"It fits with: {' '.join(words)}")
+        lines.append(f"The run fits with: {' '.join(words)}")
     else:
-        lines.append(f"None of them makes it fit: {OTHERS}.")
+        lines.append("The run fits with none of these. Use more devices, more memory or a smaller")
+        lines.append("model. --bf16, --memory-efficient-bf16 and --optimizer adafactor also need")
+        lines.append("less memory, but change the update.")
     return "\n".join(lines)
 
 
 def _notes(plan: Plan) -> list[str]:
     from fairseq_deepnet.footprint import CRITERIONS
 
-    notes = [f"sentences of {plan.length} subwords (--length); micro-batches are full"]
+    notes = [f"full micro-batches of sentences with {plan.length} subwords (--length)"]
     if plan.model.is_stock:
-        notes.append("activations of fairseq's own layers are counted as ours")
+        notes.append("activations of fairseq's layers are estimated with our layers' formulas")
     if plan.training.criterion not in CRITERIONS:
-        notes.append(f"{plan.training.criterion} is counted as label_smoothed_cross_entropy")
+        notes.append(f"{plan.training.criterion} is estimated as label_smoothed_cross_entropy")
     return notes
-
-
-def as_json(plan: Plan, steps: list[Step]) -> dict[str, Any]:
-    """Return the report as plain values: bytes and operations."""
-    last, passes = steps[-1], plan.training.update_freq * plan.training.devices
-    counts = dataclasses.asdict(plan.counts)
-    counts["layer"] = {side.value: number for side, number in plan.counts.layer.items()}
-    return {
-        "arch": plan.model.arch,
-        "scheme": repr(plan.model.scheme),
-        "vocabulary": list(plan.model.vocabulary),
-        "length": plan.length,
-        "parameters": counts | {"total": plan.counts.total},
-        "training": dataclasses.asdict(plan.training),
-        "memory_bytes": dataclasses.asdict(plan.memory) | {"peak": plan.memory.peak},
-        "recomputed_layers": {s.value: plan.model.recomputed(s) for s in plan.model.layers},
-        "flops": {name: number * passes for name, number in plan.flops.items()},
-        "needed_gib": plan.needed_gib,
-        "memory_gib": plan.memory_gib,
-        "fits": plan.fits,
-        "advice": {
-            "fits": last.plan.fits,
-            "options": last.options,
-            "needed_gib": last.plan.needed_gib,
-            "tried": [
-                {
-                    "step": step.name,
-                    "max_tokens": step.plan.training.max_tokens,
-                    "update_freq": step.plan.training.update_freq,
-                    "needed_gib": step.plan.needed_gib,
-                    "fits": step.plan.fits,
-                }
-                for step in steps
-            ],
-        },
-    }
