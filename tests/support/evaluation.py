@@ -1,10 +1,9 @@
-"""Translation in the test's process, without a model."""
+"""Translation in the test's process without a model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
-from typing import Any
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -18,25 +17,15 @@ class Dictionary(Engine):
     """Translates `SENTENCES`, copies other lines, and records its input."""
 
     def __init__(self) -> None:
-        self.known = dict(zip(SENTENCES, TRANSLATIONS, strict=True))
+        self.translations = dict(zip(SENTENCES, TRANSLATIONS, strict=True))
         self.asked: list[str] = []
 
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
         self.asked += lines
-        return [[Hypothesis(self.known.get(line, line), 0.0)] for line in lines]
-
-
-class _Here(Executor):
-    def submit(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(function(*arguments, **options))
-        except ValueError as error:
-            future.set_exception(error)
-        return future
+        return [[Hypothesis(self.translations.get(line, line), 0.0)] for line in lines]
 
 
 def work_here(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
-    """Let `engine` translate instead of other processes."""
+    """Let `engine` translate in this process instead of other processes."""
     monkeypatch.setattr(directions, "_load", lambda: engine, raising=False)
-    monkeypatch.setattr(directions, "ProcessPoolExecutor", lambda *arguments: _Here())
+    monkeypatch.setattr(directions, "ProcessPoolExecutor", lambda *arguments: ThreadPoolExecutor(1))

@@ -1,4 +1,4 @@
-"""Averaging: the mean by hand, what is left alone, and checkpoints that do not belong together."""
+"""Averages of checkpoints: hand-computed means, and checkpoints of different models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairseq_deepnet.tools.trained_model import average_checkpoints, last_checkp
 
 
 def state(updates: int, model: dict[str, torch.Tensor], **arguments: Any) -> dict[str, Any]:
-    """What fairseq writes, with the parts that matter here."""
+    """Return the relevant parts of a fairseq checkpoint."""
     named = {"arch": "deepnet_transformer", "encoder_layers": 2, "dropout": 0.1, **arguments}
     return {
         "args": None,
@@ -51,7 +51,7 @@ def test_float16_is_summed_without_overflow_and_stays_float16(tmp_path: Path) ->
     assert torch.equal(weights, big)
 
 
-def test_the_last_ones_are_the_latest_by_updates_each_counted_once(tmp_path: Path) -> None:
+def test_the_last_checkpoints_are_sorted_by_updates_without_duplicates(tmp_path: Path) -> None:
     for updates in (20, 100, 3):
         write(tmp_path, updates, w=torch.ones(1))
     save_checkpoint(state(110, {"w": torch.ones(1)}), tmp_path / "checkpoint2.pt")
@@ -81,7 +81,7 @@ def test_the_last_ones_are_the_latest_by_updates_each_counted_once(tmp_path: Pat
         ),
     ],
 )
-def test_checkpoints_of_different_models_are_refused_by_name(
+def test_checkpoints_of_different_models_are_refused(
     tmp_path: Path, second: dict[str, Any], message: str
 ) -> None:
     save_checkpoint(state(1, {"w": torch.ones(2)}), tmp_path / "a.pt")

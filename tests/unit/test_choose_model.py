@@ -14,7 +14,7 @@ def run(tmp_path: Path) -> Path:
     return make_run(tmp_path / "runs" / "one", tmp_path / "data")
 
 
-def test_the_last_checkpoint_stands_for_a_run_that_was_never_validated(run: Path) -> None:
+def test_the_model_of_a_run_without_validation_is_its_last_checkpoint(run: Path) -> None:
     folder = run / "checkpoints"
     (folder / "checkpoint_best.pt").unlink()
     assert trained_model.choose_model(run, 0).path == folder / "checkpoint_last.pt"
@@ -23,7 +23,7 @@ def test_the_last_checkpoint_stands_for_a_run_that_was_never_validated(run: Path
         trained_model.choose_model(run, 0)
 
 
-def test_data_are_recognised_by_their_record_wherever_they_are(run: Path, tmp_path: Path) -> None:
+def test_moved_data_are_recognised_by_their_record(run: Path, tmp_path: Path) -> None:
     data, copy = tmp_path / "data", tmp_path / "copy"
     for folder in (data, copy):
         folder.mkdir()
@@ -40,7 +40,7 @@ def test_data_are_recognised_by_their_record_wherever_they_are(run: Path, tmp_pa
     assert not trained_model.is_own_data(lone, copy)
 
 
-def test_a_model_of_many_pairs_needs_a_folder_of_many(run: Path, tmp_path: Path) -> None:
+def test_a_multilingual_model_needs_multilingual_data(run: Path, tmp_path: Path) -> None:
     from fairseq_deepnet.tools.corpora.folder import DataFolder
 
     folder = DataFolder.open(make_data(tmp_path / "pair"))

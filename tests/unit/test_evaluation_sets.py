@@ -1,4 +1,4 @@
-"""The sets of the paper's table 3: their sizes, and their published layouts."""
+"""The test sets of the paper's table 3: their sizes and their published layouts."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def text(folder: Path, name: str) -> list[str]:
 )
 def test_sets_have_the_sizes_of_the_paper(name: str, directions: int) -> None:
     content = definition(name)
-    known = set(content["languages"]) & set(languages())
-    count = len(known) * (len(known) - 1) if name != "wmt10" else 2 * len(known - {"en"})
+    codes = set(content["languages"]) & set(languages())
+    count = len(codes) * (len(codes) - 1) if name != "wmt10" else 2 * len(codes - {"en"})
     assert content["directions"] == directions == count
 
 
@@ -49,7 +49,7 @@ def test_flores_is_read_from_its_archive_in_the_codes_of_the_model(tmp_path: Pat
     assert sum(path.is_symlink() for path in out.iterdir()) == 9  # twelve sides, three texts
 
 
-def test_both_directions_of_a_pair_have_its_files_of_opus_100(tmp_path: Path) -> None:
+def test_both_directions_of_a_pair_share_its_opus_100_files(tmp_path: Path) -> None:
     raw, out = tmp_path / "raw", tmp_path / "out"
     raw.mkdir()
     for code in ("de", "fr"):
@@ -58,7 +58,7 @@ def test_both_directions_of_a_pair_have_its_files_of_opus_100(tmp_path: Path) ->
     assert text(out, "opus30.fr-de.fr") == text(out, "opus30.de-fr.fr") == ["fr"]
 
 
-def test_ted_is_detokenised_and_pairs_have_what_both_languages_have(tmp_path: Path) -> None:
+def test_ted_is_detokenised_and_pairs_contain_the_common_rows(tmp_path: Path) -> None:
     pytest.importorskip("sacremoses", reason="needs the extra moses")
     out = tmp_path / "out"
     lines = make("ted28", ted(tmp_path), out, model=["en", "fr", "zh", "de"])
@@ -72,7 +72,7 @@ def test_ted_is_detokenised_and_pairs_have_what_both_languages_have(tmp_path: Pa
 
 
 def sacrebleu_cache(folder: Path, name: str, sides: dict[str, tuple[list[str], list[str]]]) -> str:
-    """SACREBLEU/NAME/NAME.en-de.{src,ref,...}, as sacreBLEU unpacks a test set."""
+    """Write SACREBLEU/NAME/NAME.en-de.{src,ref,...}, as sacreBLEU unpacks a test set."""
     top = folder / name
     top.mkdir(parents=True)
     for pair, (source, reference) in sides.items():
@@ -83,10 +83,10 @@ def sacrebleu_cache(folder: Path, name: str, sides: dict[str, tuple[list[str], l
     return str(top)
 
 
-def test_wmt_is_taken_from_sacrebleus_folder(
+def test_wmt_is_read_from_sacrebleus_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """newstest2014 is one text for both directions; newstest2019 has its own for each."""
+    """newstest2014 is one text for both directions; newstest2019 has one per direction."""
     en, fr, zh = (SENTENCES[code] for code in ("en", "fr", "zh"))
     cache = {
         "wmt14": {"en-fr": (en, fr), "fr-en": (fr, en)},
@@ -122,7 +122,7 @@ def test_a_second_call_does_nothing_and_another_set_is_not_overwritten(
         ("ted28", "flores101_dataset", ["de", "en"], r"lacks 1 files: all_talks_test.tsv"),
     ],
 )
-def test_what_is_missing_is_said_in_one_line(
+def test_missing_languages_and_files_are_reported(
     tmp_path: Path, name: str, raw: str | None, model: list[str], message: str
 ) -> None:
     flores101(tmp_path)

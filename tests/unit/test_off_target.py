@@ -1,4 +1,4 @@
-"""Off-target rates on sentences of known language, and on real references."""
+"""Off-target rates of sentences in known languages, and of real references."""
 
 from __future__ import annotations
 
@@ -26,23 +26,21 @@ def test_lines_in_another_language_are_counted_by_language() -> None:
     ("line", "count"),
     [("a1 b2-c", 3), ("é", 1), ("e\u0301", 2), ("我们ab", 8), ("사과", 6), ("", 0)],
 )
-def test_a_character_that_stands_for_a_word_or_syllable_counts_as_three(
-    line: str, count: int
-) -> None:
+def test_characters_for_words_or_syllables_count_as_three(line: str, count: int) -> None:
     assert letters(line) == count
 
 
-def test_languages_that_the_identifier_does_not_tell_apart_count_as_one() -> None:
+def test_indistinguishable_languages_count_as_one() -> None:
     norwegian = ["To hunder leker i snøen utenfor huset.", "En mann sykler over gaten."]
     for target in ("nb", "no"):
         assert off_target(norwegian, target, ["de", "nb", "no"]) == (0.0, {target: 2})
 
 
-def test_a_language_that_the_identifier_does_not_know_has_no_rate() -> None:
+def test_an_unsupported_language_has_no_rate() -> None:
     assert off_target(GERMAN, "umb", [*FOUR, "umb"]) == (None, {})
 
 
-def test_a_record_has_the_rate_its_floor_and_how_it_was_made() -> None:
+def test_a_record_contains_the_rate_its_floor_and_a_signature() -> None:
     record = off_target_record([GERMAN[0], ENGLISH[1]], GERMAN, "de", FOUR)
     assert record["off_target"] == 0.5
     assert record["off_target_floor"] == 0.0
@@ -52,8 +50,8 @@ def test_a_record_has_the_rate_its_floor_and_how_it_was_made() -> None:
 
 @pytest.mark.needs_shared
 @pytest.mark.parametrize("language", FOUR)
-def test_the_floor_on_real_references_is_almost_nothing(language: str, shared_data: Path) -> None:
-    """Measured: 0 of 1,000 in every language (999 of the Czech lines are long enough to tell)."""
+def test_the_floor_of_real_references_is_almost_zero(language: str, shared_data: Path) -> None:
+    """The measured rate is 0 of 1,000 in every language (999 Czech lines are long enough)."""
     lines = list(read_lines(shared_data / "multi30k" / f"test.{language}.gz"))
     share, counts = off_target(lines, language, FOUR)
     assert counts.total() >= 0.99 * len(lines)

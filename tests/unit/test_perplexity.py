@@ -13,7 +13,6 @@ import torch
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import save_checkpoint
-from fairseq_deepnet.records import read_record
 from tests.support.runs import SENTENCES
 from tests.support.shell import FakeBin
 
@@ -44,10 +43,6 @@ def make_run(folder: Path, task: str, tokens: int = 30) -> Path:
     return run
 
 
-def option(call: list[str], name: str) -> str:
-    return call[call.index(name) + 1]
-
-
 Command = Callable[..., Any]
 
 
@@ -63,33 +58,6 @@ def perplexity(
         return status, *capsys.readouterr()
 
     return call
-
-
-def test_a_language_model_is_measured_as_it_was_trained_and_only_once(
-    fake_bin: FakeBin, perplexity: Command, tmp_path: Path
-) -> None:
-    run = make_run(tmp_path, "language_modeling")
-    printed = "Evaluated 30 tokens in 1s\nLoss (base 2): 3.0000, Perplexity: 8.00\n"
-    fake_bin.add("fairseq-eval-lm", stdout=printed)
-    words = ["--batch", "99", run, "--", "--seed", "7"]
-    status, first, errors = perplexity(*words)
-    assert status == 0, errors
-    (call,) = fake_bin.calls("fairseq-eval-lm")
-    assert call[0] == str(tmp_path / "data")
-    assert option(call, "--path") == str(run / "checkpoints" / "checkpoint_best.pt")
-    assert option(call, "--sample-break-mode") == "eos"
-    assert option(call, "--tokens-per-sample") == "64"
-    assert (option(call, "--gen-subset"), "--cpu" in call) == ("test", True)
-    assert (option(call, "--max-tokens"), call[-2:]) == ("99", ["--seed", "7"])
-    count = sum(len(line.split()) + 1 for line in SENTENCES)
-    assert first == (
-        f"perplexity 8.00 per subword (3.000 bits), {2 ** (90 / count):.2f} per word: test, 4"
-        f" lines, 30 subwords, {run}/checkpoints/checkpoint_best.pt (update 20)\n"
-    )
-    record = read_record(run / "scores" / "test.checkpoint_best.perplexity.json")
-    assert (record["perplexity"], record["updates"], record["words"]) == (8.0, 20, count)
-    assert perplexity(*words)[:2] == (0, first)
-    assert len(fake_bin.calls("fairseq-eval-lm")) == 1
 
 
 SHORT = "Evaluated 29 tokens in 1s\nLoss (base 2): 3.0000, Perplexity: 8.00\n"

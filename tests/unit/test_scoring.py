@@ -1,4 +1,4 @@
-"""Scores against sacreBLEU itself; tokenisation by target language, and its missing files."""
+"""Scores against sacreBLEU's own, and tokenisation by target language."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_scores_and_signatures_are_sacrebleus() -> None:
     assert scores["lines"] == 3
 
 
-def test_texts_of_different_length_and_empty_ones_are_refused() -> None:
+def test_texts_of_different_lengths_and_empty_texts_are_refused() -> None:
     with pytest.raises(ValueError, match="2 hypotheses for 3 references"):
         score(HYPOTHESES[:2], REFERENCES)
     with pytest.raises(ValueError, match="0 hypotheses for 0 references"):
@@ -59,7 +59,7 @@ def forget_checks() -> Iterator[None]:
         *[("ko", "ko-mecab"), ("th", "char"), ("my", "char"), ("xx", "13a"), (None, "13a")],
     ],
 )
-def test_the_target_language_chooses_the_tokenizer(target: str | None, tokenizer: str) -> None:
+def test_the_target_language_selects_the_tokenizer(target: str | None, tokenizer: str) -> None:
     assert scoring.tokenizer_of(target) == tokenizer
 
 
@@ -75,7 +75,7 @@ def test_the_target_language_chooses_the_tokenizer(target: str | None, tokenizer
 def test_text_without_spaces_is_scored_by_its_words(
     target: str, text: list[str], signature: str
 ) -> None:
-    """One word of several is wrong: 13a sees one wrong word a line and gives about nothing."""
+    """One of several words is wrong. 13a sees one wrong word per line, for a BLEU near zero."""
     wrong = [line[1:] for line in text]
     by_words = score(wrong, text, target_language=target)
     assert signature in by_words["bleu_signature"].split("|")
@@ -85,7 +85,7 @@ def test_text_without_spaces_is_scored_by_its_words(
         assert score(wrong, text)["bleu"] < 30
 
 
-def test_spbleu_takes_the_model_that_the_user_has(
+def test_spbleu_uses_a_local_sentencepiece_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (sacrebleu.utils, sacrebleu_spm):

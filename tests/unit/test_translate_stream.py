@@ -14,7 +14,6 @@ from fairseq_deepnet import cli
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.translation import translate
 from fairseq_deepnet.tools.translation.engines import Engine, Hypothesis
-from fairseq_deepnet.tools.translation.translate import output
 
 DIRECTION = Direction("de", "en")
 
@@ -77,14 +76,3 @@ def test_a_line_from_a_pipe_is_translated_before_the_next_line_arrives() -> None
         assert process.stdout.readline() == line.upper()
     rest, _ = process.communicate(b"without an end", timeout=60)
     assert (rest, process.returncode) == (b"WITHOUT AN END\n", 0)
-
-
-def test_an_output_file_appears_when_it_is_complete(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="broken"), output(tmp_path / "out") as stream:  # noqa: PT012
-        stream.write(b"a\n")
-        raise ValueError("broken")
-    assert not list(tmp_path.iterdir())
-    with output(tmp_path / "out") as stream:
-        stream.write(b"b\n")
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert (tmp_path / "out").read_bytes() == b"b\n"

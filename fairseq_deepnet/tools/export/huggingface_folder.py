@@ -225,7 +225,6 @@ def scores_of(model: TrainedModel) -> list[dict[str, Any]]:
         }
         for score in read_scores(model.scores.parent)
         if (score.facts.get("request") or {}).get("checkpoints") == checkpoints
-        and score.is_of_translations
         and score.name.startswith("test.")
     ]
 
