@@ -13,7 +13,7 @@ import pytest
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools.corpora import preprocess, published
 from fairseq_deepnet.tools.corpora.build import Row
-from fairseq_deepnet.tools.corpora.published import CORPORA, OPUS100, PUBLISHED
+from fairseq_deepnet.tools.corpora.published import CORPORA, FOLDERS, OPUS100
 from tests.support.archives import PAIRS, pack, small_iwslt, small_wmt
 
 DEV = [
@@ -24,7 +24,7 @@ DEV = [
 
 
 def rows_of(name: str, raw: Path, place: Path, languages: str | None = None) -> list[Row]:
-    entry = PUBLISHED[name]
+    entry = FOLDERS[name]
     recipe = entry.recipe if languages is None else replace(entry.recipe, languages=languages)
     return entry.rows(recipe, raw, place)
 
@@ -59,7 +59,7 @@ def test_wmt17_is_three_texts_and_three_sets(tmp_path: Path) -> None:
     assert [row.split for row in rows] == ["train", "valid", "test", "test1"]
     assert lines_of(rows[0], "de")[200:203] == ["eins\u2028zwei\x85drei vier", "", "fünf sechs"]
     assert [len(lines_of(row, "en")) for row in rows] == [203 + 200 + 5, 3, 4, 5]
-    tokenized = PUBLISHED["wmt17-tokenized"]
+    tokenized = FOLDERS["wmt17-tokenized"]
     held_out = tokenized.rows(tokenized.recipe, tmp_path, place)
     assert [row.split for row in held_out] == ["train", "test", "test1"]
     assert tokenized.rows(replace(tokenized.recipe, hold_out=0), tmp_path, place) == rows
@@ -149,16 +149,17 @@ def test_opus100_has_99_languages_in_99_archives_and_one_of_zero_shot_pairs() ->
         CORPORA["wmt17"].select(["de"])
 
 
-def test_multi30k_has_its_lines_or_is_refused(tmp_path: Path) -> None:
-    for language in ("de", "en"):
-        for split, count in (("train", 29_000), ("val", 1014), ("test_2016_flickr", 999)):
-            (tmp_path / f"{split}.{language}").write_text("x\n" * count, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"test_2016_flickr\.de has 999 lines instead of 1000"):
-        rows_of("multi30k", tmp_path, tmp_path / "place")
-    for language in ("de", "en"):
-        (tmp_path / f"test_2016_flickr.{language}").write_text("x\n" * 1000, encoding="utf-8")
-    rows = rows_of("multi30k", tmp_path, tmp_path / "place")
-    assert [row.split for row in rows] == ["train", "valid", "test"]
+def test_multi30k_has_two_names_and_every_pair_is_tested(tmp_path: Path) -> None:
+    for name in ("train.de", "val.de", "test.de"):
+        (tmp_path / name).touch()
+    rows = rows_of("multi30k-multilingual", tmp_path, tmp_path, "de en fr")
+    assert [(row.split, row.pair) for row in rows] == [
+        *((split, "de-en") for split in ("train", "valid", "test")),
+        ("test", "de-fr"),
+        *((split, "en-fr") for split in ("train", "valid", "test")),
+    ]
+    prefixes = [str(tmp_path / name) for name in ("train", "val", "test")]
+    assert [row.prefix for row in rows[:3]] == prefixes
 
 
 @pytest.mark.parametrize(
@@ -187,12 +188,15 @@ def test_bad_usage_is_one_line(
 def test_a_complete_folder_of_a_published_corpus_needs_neither_network_nor_archives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = str(tmp_path / "out")
+    out, raw = str(tmp_path / "out"), tmp_path / "raw"
+    raw.mkdir()
     words = ["preprocess", "iwslt14", "--merges", "30", "--out", out]
-    assert cli.main([*words, "--raw", str(iwslt(tmp_path))]) == 0
-    (tmp_path / "de-en.tgz").unlink()
+    for name in ("de-en.tgz", "notes.txt"):  # a further file in RAW changes nothing
+        (raw / name).write_bytes(pack(small_iwslt()))
+        assert cli.main([*words, "--raw", str(raw)]) == 0
+    (raw / "de-en.tgz").unlink()
     monkeypatch.setattr(preprocess, "fetch", None)
-    monkeypatch.setattr(published, "unpack", None)
+    monkeypatch.setattr(published, "_unpack", None)
     capsys.readouterr()
     assert cli.main(words) == 0
     assert "is complete: nothing to do" in capsys.readouterr().err

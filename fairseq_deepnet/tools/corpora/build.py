@@ -358,7 +358,7 @@ class _Pipeline:
 
     def _encode(self, row: Row, cleaned: Mapping[str, Any]) -> dict[str, Any]:
         """Write a Moses row's subwords, and the text and tokens of the remaining pairs."""
-        is_limited = self.recipe.limits_subwords and row.split in ("train", "valid")
+        is_limited = self.recipe.follows == "wmt14" and row.split in ("train", "valid")
         forms = self._texts(row, ["text", "tokenised"])
         limits = self.recipe if is_limited else None
         work = partial(_encode_chunk, paths=forms, codes=self.part / "bpe.codes", limits=limits)
@@ -445,7 +445,7 @@ def _clean_chunk(chunk: Chunk, paths: Sequence[Path], row: Row, recipe: Recipe) 
                 moses.tokenise(*side, recipe, train)
                 for side in zip(text, row.languages, strict=True)
             ]
-            if train and not recipe.limits_subwords:
+            if train and recipe.follows != "wmt14":
                 reason = moses.why_dropped(tokens[0], tokens[1], recipe)
             lines += tuple(tokens)
         elif train:
@@ -453,16 +453,13 @@ def _clean_chunk(chunk: Chunk, paths: Sequence[Path], row: Row, recipe: Recipe) 
             reason = why_dropped(lines[0], lines[-1], recipe)
         else:
             lines = tuple(line.replace("\r", " ") for line in text)
-        if not train and any(map(is_blank, text)):
-            reason = "blank" if recipe.kind == "language" else None
-            dropped["blank"] += reason is None
-        if not train and any("\r" in line for line in text):
-            dropped["carriage return"] += 1
+        if not train and recipe.kind == "language" and is_blank(text[0]):
+            reason = "blank"
         if reason:
             dropped[reason] += 1
         else:
             pairs.append(lines)
-    return _Cleaned(len(chunk.sides[0]), pairs, +dropped)
+    return _Cleaned(len(chunk.sides[0]), pairs, dropped)
 
 
 def _encode_chunk(

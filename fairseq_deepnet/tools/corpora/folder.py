@@ -1,37 +1,37 @@
-"""Reader of a data folder: its record, its files, and its subwords.
+"""Reader of a data folder's record, files and subwords.
 
-A folder contains one language pair, many pairs that share one dictionary and differ by language
-tokens, or text of one language. data/README.md shows the layouts.
+A folder contains one language pair, many pairs with one dictionary and language tokens, or text of
+one language. data/README.md shows the layouts.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import sentencepiece
 
 from fairseq_deepnet.records import Keys, fault_of, read_record, refuse_changed
 from fairseq_deepnet.tools.corpora import moses
 from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, load_model
 
 MULTILINGUAL_TASK = "translation_multi_simple_epoch"
-"""fairseq's task for folders of many pairs: it adds language tokens and samples by temperature."""
+"""fairseq's task for folders of many pairs, which adds language tokens and samples pairs."""
 
 MONOLINGUAL_TASKS = ("language_modeling", "masked_lm")
 """fairseq's tasks for folders of one language."""
 
 SPM_HELP = (
     "sentencepiece model of a data folder written by fairseq-preprocess; none: its text is"
-    " tokens already"
+    " already tokenised"
 )
 
 _LANGUAGE = re.compile(r"[^\W_][\w.@-]*")
-"""Pattern of a language code, which becomes part of file names and of command lines."""
-_REMEDY = "copy it again, or create the folder again"
+"""Pattern of a language code, which becomes part of file names and command lines."""
+_REMEDY = "copy it again, or build the folder again"
+_load = functools.lru_cache(maxsize=8)(load_model)
 
 
 class Direction(NamedTuple):
@@ -42,15 +42,15 @@ class Direction(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> Direction:
-        """Read "de-en"; ValueError for anything that is not two different languages."""
+        """Parse "de-en"; raise ValueError unless it names two different languages."""
         source, dash, target = name.partition("-")
         if not (source and dash and target) or "-" in target or source == target:
-            raise ValueError(f"{name!r} is no direction; two languages are expected, as in de-en")
+            raise ValueError(f"{name!r} is not a direction such as de-en")
         return cls(source, target)
 
     @property
     def pair(self) -> str:
-        """Return the name of both directions of a pair in a folder of many pairs."""
+        """Return the name that both directions share in a folder of many pairs."""
         return "-".join(sorted(self))
 
     def __str__(self) -> str:
@@ -63,19 +63,16 @@ class DataFolder:
 
     path: Path
     record: dict[str, Any]
-    _models: dict[Path, sentencepiece.SentencePieceProcessor] = dataclasses.field(
-        default_factory=dict, repr=False, compare=False
-    )
 
     @classmethod
     def open(cls, path: Path) -> DataFolder:
-        """Read the record of a complete folder; FileNotFoundError if there is none."""
+        """Read a folder's record; raise FileNotFoundError if there is none."""
         manifest = path / "corpus.json"
         if not manifest.is_file():
             raise FileNotFoundError(
-                f"{path} is no complete data folder: it has no corpus.json; name another with"
-                " --data FOLDER (of scripts: DATA=FOLDER), or for data written by"
-                " fairseq-preprocess give its sentencepiece model: --spm FILE"
+                f"{path} is not a complete data folder, as it has no corpus.json; set --data FOLDER"
+                " (in scripts DATA=FOLDER), or for data written by fairseq-preprocess give its"
+                " sentencepiece model: --spm FILE"
             )
         record = read_record(manifest, remedy=_REMEDY)
         required: Keys = {"source": str, "target": str}
@@ -88,15 +85,15 @@ class DataFolder:
         folder = cls(path, record)
         for language in folder.languages:
             if not _LANGUAGE.fullmatch(language):
-                raise ValueError(f"{manifest} names a language {language!r}: no code such as de")
+                raise ValueError(f"{manifest}: {language!r} is not a language code such as de")
         return folder
 
     def refuse_changed(self, names: Iterable[str]) -> None:
-        """Raise ValueError for the first of these files that has changed since preprocessing."""
+        """Raise ValueError for the first named file that has changed since preprocessing."""
         refuse_changed(self.path, self.record.get("files"), names, self.path / "corpus.json")
 
     def model_files(self) -> list[str]:
-        """Return the subword models, dictionaries and tokens that a trained model depends on."""
+        """Return the names of the files that a trained model depends on."""
         models = {self.subword_model(language).name for language in self.languages}
         dictionaries = {path.name for path in self.path.glob("dict*.txt")}
         recorded = {name for name in self.record.get("files") or () if name.startswith("dict.")}
@@ -115,7 +112,7 @@ class DataFolder:
 
     @property
     def languages(self) -> list[str]:
-        """Return all languages; those of many pairs in the order of their tokens."""
+        """Return all languages, in the order of their tokens if there are many pairs."""
         if self.is_multilingual:
             return list(self.record["languages"])
         if self.is_monolingual:
@@ -123,7 +120,7 @@ class DataFolder:
         return [self.record["source"], self.record["target"]]
 
     def directions(self, split: str) -> list[Direction]:
-        """Return the directions of a split; empty if there is no such split."""
+        """Return the directions of a split, or an empty list if there is no such split."""
         if self.is_monolingual:
             return []
         if self.is_multilingual:
@@ -139,7 +136,7 @@ class DataFolder:
 
     @property
     def is_moses(self) -> bool:
-        """Return True for byte-pair codes of Moses tokens instead of sentencepiece."""
+        """Return True if subwords are byte-pair codes of Moses tokens."""
         return self.record.get("tokenisation") == "moses"
 
     @property
@@ -152,7 +149,7 @@ class DataFolder:
         return self.path / "tokenised" / f"{split}.{language}"
 
     def binarised_source(self, split: str) -> list[Path]:
-        """Return fairseq's .bin and .idx of the source side of a split of one pair."""
+        """Return fairseq's .bin and .idx files of a split's source side, for one pair."""
         source, target = self.languages
         return [self.path / f"{split}.{source}-{target}.{source}.{end}" for end in ("bin", "idx")]
 
@@ -165,7 +162,7 @@ class DataFolder:
         return [words.string(line) for line in data_utils.load_indexed_dataset(prefix, words)]
 
     def subword_model(self, language: str) -> Path:
-        """Return the sentencepiece model of a language, own or joint, or the byte-pair codes."""
+        """Return a language's own or joint sentencepiece model, or the byte-pair codes."""
         if self.is_moses:
             return self.path / "bpe.codes"
         own = self.path / f"spm.{language}.model"
@@ -175,44 +172,28 @@ class DataFolder:
         """Return the text of lines of space-separated subwords."""
         if self.is_moses:
             return [moses.decode_line(line, language) for line in lines]
-        model = self._loaded(language)
+        model = _load(self.subword_model(language))
         return [decode_line(model, line) for line in lines]
 
     def encode(self, lines: Iterable[str], language: str) -> Iterator[str]:
         """Yield lines of text as space-separated sentencepiece subwords."""
-        return encode_lines(self._loaded(language), lines, 1)
-
-    def _loaded(self, language: str) -> sentencepiece.SentencePieceProcessor:
-        """Return the subword model of a language, which many directions share."""
-        path = self.subword_model(language)
-        if path not in self._models:
-            self._models[path] = load_model(path)
-        return self._models[path]
-
-    def lines(self, split: str) -> Any:
-        """Return the lines of a split, by pair in a folder of many; ValueError if not recorded."""
-        counts = self.record.get("lines") or {}
-        if split not in counts:
-            raise ValueError(
-                f"{self.path / 'corpus.json'} counts no lines of {split}; it has"
-                f" {', '.join(counts) or 'none'}"
-            )
-        return counts[split]
+        return encode_lines(_load(self.subword_model(language)), lines, 1)
 
     def task_options(self, pairs: str = "") -> dict[str, str]:
-        """Return the options of fairseq's task that this folder needs, by name.
+        """Return the options of fairseq's task for this folder, by name.
 
         Raises ValueError for a direction without training text.
 
         Args:
-            pairs: directions of many to train, as in "de-en,en-de"; all if empty.
+            pairs: directions to train in a folder of many pairs, such as "de-en,en-de"; all if
+                empty.
         """
         if self.is_monolingual:
             return {}
         if not self.is_multilingual:
             return {"source-lang": self.record["source"], "target-lang": self.record["target"]}
         chosen = [*map(Direction.parse, filter(None, pairs.split(",")))] or self.directions("train")
-        lines = self.lines("train")
+        lines = self.record["lines"]["train"]
         missing = [str(direction) for direction in chosen if direction.pair not in lines]
         if missing:
             raise ValueError(f"{self.path} has no training text of {', '.join(missing)}")
@@ -228,10 +209,10 @@ class DataFolder:
 
 @dataclasses.dataclass(frozen=True)
 class BareFolder(DataFolder):
-    """A data folder of one pair written by fairseq-preprocess, without a record.
+    """A data folder of one pair that fairseq-preprocess wrote, without a record.
 
     Args:
-        spm: sentencepiece model of both languages; None if text is tokens already.
+        spm: sentencepiece model of both languages; None if the text is already tokenised.
     """
 
     spm: Path | None = None
@@ -242,12 +223,9 @@ class BareFolder(DataFolder):
     def subword_model(self, language: str) -> Path:
         return self.spm or self.path / f"dict.{language}.txt"
 
-    def lines(self, split: str) -> Any:
-        return 0  # not recorded
-
     @classmethod
     def of_tokens(cls, folder: DataFolder) -> BareFolder:
-        """Return a folder of one pair whose text is read as subwords."""
+        """Return a view of a folder of one pair, whose text is subwords."""
         source, target = folder.languages
         return cls(folder.path, {"source": source, "target": target})
 

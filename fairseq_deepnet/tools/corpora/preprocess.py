@@ -18,26 +18,10 @@ from fairseq_deepnet.errors import did_you_mean
 from fairseq_deepnet.files import ROOT
 from fairseq_deepnet.tools.corpora.build import Row, build, claimed, is_complete, sources_of
 from fairseq_deepnet.tools.corpora.download import fetch
-from fairseq_deepnet.tools.corpora.published import CORPORA, PUBLISHED, SAMPLE, Published
+from fairseq_deepnet.tools.corpora.published import CORPORA, FOLDERS, SAMPLE
 from fairseq_deepnet.tools.corpora.text import Recipe, read_lines
 from fairseq_deepnet.tools.devices import all_cores
 
-OWN: Final = {
-    "pair": ("one language pair, sentencepiece", Recipe()),
-    "pairs": (
-        "many pairs with language tokens, from a --table",
-        Recipe(kind="pairs", vocab_size=32_000, character_coverage=0.9995),
-    ),
-    "language": (
-        "one language, for language models",
-        Recipe(kind="language", max_words=1000),  # or paragraphs
-    ),
-    "moses": (
-        "one pair, Moses tokens and byte-pair codes",
-        Recipe(kind="moses", joint=False, max_words=175, max_ratio=1.5),
-    ),
-}
-"""Folders of the user's own text."""
 HELP: Final = {
     "vocab_size": "number of sentencepiece subwords",
     "subwords": "bpe or unigram",
@@ -101,17 +85,13 @@ def _check_languages(languages: Sequence[str], where: str) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `deepnet preprocess`."""
-    own = [f"  {name:<22} {what}" for name, (what, _) in OWN.items()]
-    published = [f"  {name:<22} {entry.what}" for name, entry in PUBLISHED.items()]
+    lines = [f"  {name:<22} {folder.what}" for name, folder in FOLDERS.items()]
+    own = sum(folder.rows is None for folder in FOLDERS.values())
+    lines.insert(own, "published corpora (downloaded, or RAW=FOLDER):")
+    lines = ["your own text:", *lines, "", "Defaults depend on the recipe; --dry-run prints them."]
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = "\n".join(
-        [
-            *("your own text:", *own, "published corpora (downloaded, or RAW=FOLDER):", *published),
-            *("", "Defaults of options depend on the recipe; --dry-run prints them."),
-        ]
-    )
-    names = [*OWN, *PUBLISHED]
-    parser.add_argument("recipe", choices=names, metavar="RECIPE", help="a name listed below")
+    parser.epilog = "\n".join(lines)
+    parser.add_argument("recipe", choices=FOLDERS, metavar="RECIPE", help="a name listed below")
     text = parser.add_argument_group("text")
     text.add_argument("--src", help="source language: the ending of the files")
     text.add_argument("--tgt", help="target language")
@@ -138,12 +118,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read_recipe(args: argparse.Namespace) -> Recipe:
     """Return the recipe of the options; raise ValueError for bad values and unused options."""
-    entry = PUBLISHED.get(args.recipe)
-    recipe = entry.recipe if entry else OWN[args.recipe][1]
-    files = {"raw"} if entry else {"train", "valid", "test"}
+    folder, recipe = FOLDERS[args.recipe], FOLDERS[args.recipe].recipe
+    files = {"raw"} if folder.rows else {"train", "valid", "test"}
     languages: tuple[str, ...] = ("src", "tgt")
     if recipe.kind == "pairs":
-        files, languages = (files, ("languages",)) if entry else ({"table"}, ())
+        files, languages = (files, ("languages",)) if folder.rows else ({"table"}, ())
     elif recipe.kind == "language":
         languages = ("lang_code",)
     valued = recipe.options().keys() & HELP.keys()
@@ -169,8 +148,8 @@ def read_recipe(args: argparse.Namespace) -> Recipe:
                 raise ValueError(f"{name.upper()} (--{name.replace('_', '-')}) is not set")
         _check_languages(codes, "the options")
     recipe = dataclasses.replace(recipe, **changes, languages=" ".join(codes))
-    if entry:
-        entry.check(recipe)
+    if folder.rows:
+        folder.check(recipe)
     return recipe
 
 
@@ -188,46 +167,40 @@ def _own_rows(args: argparse.Namespace, recipe: Recipe) -> list[Row]:
     return rows + [Row(f"test{n or ''}", languages, prefix) for n, prefix in enumerate(tests)]
 
 
-def _published_sources(entry: Published, recipe: Recipe, raw: Path, download: bool) -> list[Path]:
-    """Return the archives and texts of a published corpus in `raw`; download them if requested."""
-    if download:
-        parts = CORPORA[entry.corpus].parts
-        return fetch(entry.corpus, raw, recipe.languages.split() if parts else ())
-    if not raw.exists():
-        raise ValueError(f"there is no archive or folder {raw}: set RAW (--raw)")
-    endings = {*entry.choices, "en", "tgz", "tar"}
-    paths = (path for path in raw.rglob("*") if path.is_file())
-    used = (p for p in paths if p.name.removesuffix(".gz").rpartition(".")[2] in endings)
-    return [raw] if raw.is_file() else sorted(used)
-
-
 def run(args: argparse.Namespace) -> int:
     """Build a data folder."""
-    entry = PUBLISHED.get(args.recipe)
-    recipe = read_recipe(args)
-    names = {"pair": "corpus.{}-{}", "language": "corpus_lm.{}", "moses": "corpus.tokenized.{}-{}"}
-    name = entry.out if entry else names.get(args.recipe, "")
-    out = args.out or ROOT / "data" / name.format(*recipe.languages.split())
-    if not out.name:
-        raise ValueError(f"OUT is {str(out)!r}; give a folder with a name")
-    if args.workers < 0:
-        raise ValueError(f"--workers is {args.workers}; it must be 0 or more")
-    rows = [] if entry else _own_rows(args, recipe)
+    folder, recipe = FOLDERS[args.recipe], read_recipe(args)
+    out = args.out or ROOT / "data" / folder.out.format(*recipe.languages.split())
+    rows = [] if folder.rows else _own_rows(args, recipe)
     if args.dry_run:
         print(f"would build {out} ({args.recipe}):")
         print(*(f"  {key} {value}" for key, value in recipe.options().items()), sep="\n")
         return 0
     with claimed(out):
-        if entry and not args.force and not args.raw and is_complete(out, recipe):
-            return 0
         workers = args.workers or all_cores()
-        if not entry:
+        if not folder.rows:
             build(recipe, sources_of(rows), lambda _: rows, out, workers, args.force)
             return 0
-        downloads = ROOT / "data" / "downloads" / entry.corpus
-        raw = args.raw or (downloads if entry.corpus else SAMPLE)
-        files = _published_sources(entry, recipe, raw, not args.raw and bool(entry.corpus))
-        top = raw.parent if raw.is_file() else raw
-        sources = {str(path.relative_to(top)): path for path in files}
-        build(recipe, sources, partial(entry.rows, recipe, raw), out, workers, args.force)
+        if args.raw:
+            raw, sources = args.raw, _sources(args.raw, folder.choices)
+        elif not args.force and is_complete(out, recipe):
+            return 0
+        elif folder.corpus:
+            raw = ROOT / "data" / "downloads" / folder.corpus
+            parts = CORPORA[folder.corpus].parts
+            files = fetch(folder.corpus, raw, recipe.languages.split() if parts else ())
+            sources = {path.name: path for path in files}
+        else:
+            raw, sources = SAMPLE, {SAMPLE.name: SAMPLE}
+        build(recipe, sources, partial(folder.rows, recipe, raw), out, workers, args.force)
     return 0
+
+
+def _sources(raw: Path, languages: Sequence[str]) -> dict[str, Path]:
+    """Return the archives and texts in a folder, by name, or the archive `raw`."""
+    if not raw.exists():
+        raise ValueError(f"there is no archive or folder {raw}: set RAW (--raw)")
+    endings = {*languages, "en", "tgz", "tar"}
+    paths = sorted(path for path in raw.rglob("*") if path.is_file())
+    used = [p for p in paths if p.name.removesuffix(".gz").rpartition(".")[2] in endings]
+    return {str(p.relative_to(raw)): p for p in used} if raw.is_dir() else {raw.name: raw}

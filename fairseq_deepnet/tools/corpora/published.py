@@ -1,4 +1,4 @@
-"""Published corpora in published.yaml, their files, and readers of their text."""
+"""Data folders and corpora in published.yaml, and readers of the corpora's text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import yaml
 
 from fairseq_deepnet.files import RESOURCES, say, whole_folder
 from fairseq_deepnet.tools.corpora.build import Row
-from fairseq_deepnet.tools.corpora.text import Recipe, find_side, raw_lines, read_lines
+from fairseq_deepnet.tools.corpora.text import Recipe, raw_lines, read_lines
 from fairseq_deepnet.tools.languages import languages as all_languages
 
 Files = Iterator[tuple[tarfile.TarInfo, BinaryIO]]
@@ -31,7 +31,7 @@ Files = Iterator[tuple[tarfile.TarInfo, BinaryIO]]
 
 @contextmanager
 def opened(path: Path) -> Iterator[Files]:
-    """Open a tar archive (plain, .gz, .bz2, .xz) and yield its files, each with its content.
+    """Open a tar archive and yield its files, each with its content.
 
     Each content must be read before the next file. Links and devices are skipped. Raises ValueError
     for a damaged archive.
@@ -176,82 +176,50 @@ class Part(NamedTuple):
     name: str
     split: str
     archive: str
-    members: tuple[str, str]
+    members: Sequence[str]
     format: str
     lines: int | None = None
 
 
-def unpack(parts: Sequence[Part], languages: Sequence[str], raw: Path, place: Path) -> None:
-    """Concatenate the parts of each split in PLACE/SPLIT.LANGUAGE, unless PLACE exists.
-
-    Args:
-        languages: languages of the two members of each part.
-        raw: folder with the archives, or the only archive.
-        place: folder, written atomically.
-    """
-    if place.is_dir():
-        return
-    with whole_folder(place) as folder:
-        members: dict[str, dict[str, Path]] = defaultdict(dict)
-        for part in parts:
-            files = [folder / f"{part.name}.{code}.raw" for code in languages]
-            members[part.archive] |= dict(zip(part.members, files, strict=True))
-        archives = {name: raw if raw.is_file() else raw / name for name in members}
-        if missing := [str(path) for path in archives.values() if not path.is_file()]:
-            raise FileNotFoundError(f"there is no {missing[0]}; without RAW it is downloaded")
-        with ThreadPoolExecutor() as pool:  # unpacking releases Python's lock
-            list(pool.map(_extract, archives.values(), members.values()))
-        for part in parts:
-            files = [folder / f"{part.name}.{code}.raw" for code in languages]
-            counts = [
-                _append(folder / f"{part.split}.{language}", side)
-                for language, side in zip(languages, _FORMATS[part.format](*files), strict=True)
-            ]
-            if counts[0] != counts[1]:
-                raise ValueError(
-                    f"{part.name} has {counts[0]:,} and {counts[1]:,} lines; download"
-                    f" {part.archive} again"
-                )
-            if part.lines not in (None, counts[0]):
-                say(f"warning: {part.name} has {counts[0]:,} pairs, as published {part.lines:,}")
-            for path in files:
-                path.unlink()
-
-
-def _append(path: Path, lines: Iterable[str]) -> int:
-    with path.open("a", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
-        return sum(bool(stream.write(f"{line}\n")) for line in lines)
-
-
 def _archive_rows(corpus: str, recipe: Recipe, raw: Path, place: Path) -> list[Row]:
+    """Concatenate the parts of each split in PLACE/SPLIT.LANGUAGE, unless PLACE exists."""
     parts = [Part(**part) for part in _DATA["parts"][corpus]]
-    unpack(parts, _DATA["folders"][corpus]["choices"], raw, place)
+    if not place.is_dir():
+        with whole_folder(place) as folder:
+            _unpack(parts, _DATA["folders"][corpus]["choices"], raw, folder)
     languages = tuple(recipe.languages.split())
     splits = [part.split for part in parts if not (part.split == "valid" and recipe.hold_out)]
     return [Row(split, languages, str(place / split)) for split in dict.fromkeys(splits)]
 
 
-_MULTI30K: Final = {
-    "train": ("train", 29_000),
-    "valid": ("val", 1014),
-    "test": ("test_2016_flickr", 1000),
-}
-"""Split -> published name and number of lines."""
+def _unpack(parts: Sequence[Part], languages: Sequence[str], raw: Path, folder: Path) -> None:
+    """Write the text of parts whose members are in these languages, from archives in `raw`."""
+    members: dict[Path, dict[str, Path]] = defaultdict(dict)
+    texts = [(part, [folder / f"{part.name}.{code}.raw" for code in languages]) for part in parts]
+    for part, files in texts:
+        archive = raw if raw.is_file() else raw / part.archive
+        members[archive] |= dict(zip(part.members, files, strict=True))
+    if missing := [str(path) for path in members if not path.is_file()]:
+        raise FileNotFoundError(f"there is no {missing[0]}; without RAW it is downloaded")
+    with ThreadPoolExecutor() as pool:  # unpacking releases Python's lock
+        list(pool.map(_extract, members.keys(), members.values()))
+    for part, files in texts:
+        for language, side in zip(languages, _FORMATS[part.format](*files), strict=True):
+            path = folder / f"{part.split}.{language}"
+            with path.open("a", encoding="utf-8", errors="surrogateescape", newline="\n") as out:
+                lines = sum(bool(out.write(f"{line}\n")) for line in side)
+        if part.lines not in (None, lines):
+            say(f"warning: {part.name} has {lines:,} pairs, as published {part.lines:,}")
+        for path in files:
+            path.unlink()
 
 
 def _multi30k_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
     languages = tuple(recipe.languages.split())
     rows = []
-    for split, (name, lines) in _MULTI30K.items():
-        has_our_name = any(raw.glob(f"{split}.{languages[0]}*"))
-        prefix = raw / (split if has_our_name else name)
-        for language in languages:
-            count = sum(1 for _ in raw_lines(find_side(prefix, language)))
-            if count != lines:
-                raise ValueError(
-                    f"{prefix}.{language} has {count} lines instead of {lines}; download it again"
-                )
-        rows.append(Row(split, languages, str(prefix)))
+    for split, published in (("train", "train"), ("valid", "val"), ("test", "test_2016_flickr")):
+        name = split if any(raw.glob(f"{split}.{languages[0]}*")) else published
+        rows.append(Row(split, languages, str(raw / name)))
     if recipe.kind != "pairs":
         return rows
     return [  # pairs with English are trained, all are tested
@@ -299,43 +267,41 @@ def _opus100_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
                     for member, content in members:
                         if match := _opus100_file(member.name, languages):
                             _write(content, folder / match["name"])
-    pairs: dict[tuple[str, tuple[str, str]], dict[str, Path]] = defaultdict(dict)
-    for path in sorted((place if archives else raw).rglob("opus.*")):
-        if match := _opus100_file(path.absolute().as_posix().removesuffix(".gz"), languages):
-            pair = match["a"], match["b"]
-            pairs[_OPUS_SPLITS[match["split"]], pair][match["language"]] = path
-    trained = {code for split, pair in pairs if split == "train" for code in pair}
+    rows = set()
+    for path in (place if archives else raw).rglob("opus.*"):
+        name = path.absolute().as_posix().removesuffix(".gz")
+        if match := _opus100_file(name, languages):
+            split = _OPUS_SPLITS[match["split"]]
+            rows.add(Row(split, (match["a"], match["b"]), name.rpartition(".")[0]))
+    trained = {code for row in rows if row.split == "train" for code in row.languages}
     if not trained or not trained.issuperset(languages):
         missing = sorted(set(languages) - trained) or ["any language"]
         raise ValueError(
             f"{raw} has no training text of {', '.join(missing)}; RAW is a folder with archives of"
             " OPUS-100, or with files such as supervised/de-en/opus.de-en-train.de"
         )
-    rows = []
-    for (split, pair), files in pairs.items():
-        prefix = str(next(iter(files.values()))).removesuffix(".gz").rpartition(".")[0]
-        if len(files) < 2:
-            raise ValueError(f"{prefix}: one of the two sides is missing")
-        if trained.issuperset(pair):
-            rows.append(Row(split, pair, prefix))
     order = list(_OPUS_SPLITS.values())
-    return sorted(rows, key=lambda row: (order.index(row.split), row.languages))
+    return sorted(
+        (row for row in rows if trained.issuperset(row.languages)),
+        key=lambda row: (order.index(row.split), row.languages),
+    )
 
 
-class Published(NamedTuple):
-    """A data folder that is built from a published corpus; see published.yaml.
+class Folder(NamedTuple):
+    """A kind of data folder; see published.yaml.
 
     Attributes:
-        rows: function of (recipe, raw, place) that unpacks `raw` to `place` and returns the rows.
+        rows: function of (recipe, raw, place) that unpacks `raw` to `place` and returns the rows;
+            None for the user's own text.
         choices: languages to choose from.
         least: minimum number of languages; 0 if no language selects all.
     """
 
     what: str
     recipe: Recipe
-    rows: Callable[[Recipe, Path, Path], list[Row]]
-    out: str
-    choices: Sequence[str]
+    out: str = ""
+    rows: Callable[[Recipe, Path, Path], list[Row]] | None = None
+    choices: Sequence[str] = ()
     corpus: str = ""
     least: int = 2
 
@@ -358,19 +324,19 @@ _FORMATS: Final[dict[str, Callable[..., list[Iterable[str]]]]] = {
     "segments": read_segments,
     "plain": _read_plain,
 }
-_READERS: Final[dict[str, Callable[[Recipe, Path, Path], list[Row]]]] = {
+_READERS: Final[dict[str | None, Callable[[Recipe, Path, Path], list[Row]]]] = {
     **{name: partial(_archive_rows, name) for name in ("iwslt14", "wmt17", "sample")},
     "multi30k": _multi30k_rows,
     "opus100": _opus100_rows,
 }
 _DATA: Final = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-PUBLISHED: Final = {
-    name: Published(
+FOLDERS: Final = {
+    name: Folder(
         **{
             **entry,
             "recipe": Recipe(**entry["recipe"]),
-            "rows": _READERS[entry["rows"]],
-            "choices": OPUS100 if entry["choices"] == "opus100" else entry["choices"],
+            "rows": _READERS.get(entry.get("rows")),
+            "choices": OPUS100 if name == "opus100" else entry.get("choices", ()),
         }
     )
     for name, entry in _DATA["folders"].items()

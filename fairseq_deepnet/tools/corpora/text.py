@@ -207,11 +207,6 @@ class Recipe:
                 option = f"--{name.replace('_', '-')}"
                 raise ValueError(f"{option} is {getattr(self, name)!r}; it must be {rule}")
 
-    @property
-    def limits_subwords(self) -> bool:
-        """Return True if the limits of a Moses folder count subwords instead of tokens."""
-        return self.follows == "wmt14"
-
     def options(self) -> dict[str, Any]:
         """Return the options that have an effect on this kind of folder."""
         names = {"kind", "languages", "max_words"}

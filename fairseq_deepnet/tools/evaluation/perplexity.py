@@ -118,6 +118,6 @@ def measure(
         "averaged": model.averaged,
         "updates": num_updates(load_checkpoint(model.path)),
         "split": args.split,
-        "lines": data.lines(args.split),
+        "lines": data.record["lines"][args.split],
         **made_now(),
     }
