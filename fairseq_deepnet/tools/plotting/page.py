@@ -22,7 +22,6 @@ from fairseq_deepnet.tools.plotting.runs import (
     SHOWN,
     SIDES,
     Key,
-    Line,
     Run,
     Scale,
     Series,
@@ -70,7 +69,16 @@ def _lines(runs: Sequence[Run], show: str) -> Figure:
     """Draw a logged column or a quantity without layers over updates."""
     lines = lines_of(runs, show)
     is_log = show in QUANTITIES and scale_of(line.y for line in lines).is_log
-    figure = Figure([_trace(line) for line in lines])
+    figure = Figure()
+    for line in lines:
+        figure.add_scatter(
+            name=html.escape(line.label, quote=False),
+            x=line.x.astype(np.int32),
+            y=line.y.astype(np.float32),
+            mode="lines+markers" if line.look == "dots" else "lines",
+            line={"color": colour_of(line.run), "dash": _DASHES[line.look], "width": 2},
+            hovertemplate="%{y:.4g}",
+        )
     figure.update_layout(height=400, width=900, hovermode="x unified")
     figure.update_xaxes(title="updates")
     figure.update_yaxes(title=label_of(show), type="log" if is_log else "-")
@@ -80,53 +88,32 @@ def _lines(runs: Sequence[Run], show: str) -> Figure:
 
 
 def _layers(runs: Sequence[Run], show: str, part: str, most: int) -> Figure:
-    """Draw a row per side: a heat map per run, and the first and last update by layer."""
+    """Draw a heat map per side (row) and run (column)."""
     keys = [Key(show, side, part) for side in SIDES]
     keys = [key for key in keys if any(key in run.series for run in runs)]
     scale = scale_of(run.series[key].values for run in runs for key in keys if key in run.series)
-    across = len(runs) + 1
-    heads = [*(f"{html.escape(run.name)}, {{}}" for run in runs), "{}, by layer"]
     figure = make_subplots(
         rows=len(keys),
-        cols=across,
-        subplot_titles=[head.format(key.side) for key in keys for head in heads],
-        horizontal_spacing=0.2 / across,
+        cols=len(runs),
+        subplot_titles=[f"{html.escape(run.name)}, {key.side}" for key in keys for run in runs],
+        horizontal_spacing=0.2 / len(runs),
     )
     for row, key in enumerate(keys, 1):
         for number, run in enumerate(runs):
             if (series := run.series.get(key)) is not None:
                 maps = _maps(thin(series, most, run.events), scale)
                 figure.add_traces(maps, rows=row, cols=number + 1)
-                layers = np.arange(1, series.values.shape[1] + 1)
-                for index, look in ((0, "dotted"), (-1, "solid")):
-                    label = f"{run.name}, update {series.updates[index]:,}"
-                    line = Line(number, label, look, layers, finite(series.values[index]))
-                    figure.add_trace(_trace(line), row=row, col=across)
-    figure.update_traces(showlegend=False, selector={"type": "scatter"})
-    figure.update_yaxes(type="log" if scale.is_log else "linear", col=across)
     figure.update_yaxes(title="layer", col=1)
     low, high = (math.log10(end) if scale.is_log else end for end in scale[:2])
     bar = {"thickness": 10, "title": {"text": "log10" if scale.is_log else ""}}
     figure.update_layout(
         height=120 + 260 * len(keys),
-        width=max(1100, 300 * across),
+        width=max(1100, 400 * len(runs)),
         coloraxis={"colorscale": "Viridis", "cmin": low, "cmax": high, "colorbar": bar},
     )
     for number, run in enumerate(runs):
         _mark_events(figure, run, number, row="all", col=number + 1)
     return figure
-
-
-def _trace(line: Line) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "name": html.escape(line.label, quote=False),
-        "x": line.x.astype(np.int32),
-        "y": line.y.astype(np.float32),
-        "mode": "lines+markers" if line.look == "dots" else "lines",
-        "line": {"color": colour_of(line.run), "dash": _DASHES[line.look], "width": 2},
-        "hovertemplate": "%{y:.4g}",
-    }
 
 
 def thin(series: Series, most: int, events: Sequence[Event]) -> Series:

@@ -114,11 +114,9 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     Raises ValueError for the first folder without a number.
     """
     folders = list(dict.fromkeys(records.run_folder(path).resolve() for path in paths))
-    names = [folder.name for folder in folders]
-    if len(set(names)) < len(names):
-        common = os.path.commonpath([folder.parent for folder in folders])
-        names = [folder.relative_to(common).as_posix() for folder in folders]
-    return [read_run(folder, name) for folder, name in zip(folders, names, strict=True)]
+    common = os.path.commonpath([folder.parent for folder in folders])
+    has_equal_names = len({folder.name for folder in folders}) < len(folders)
+    return [read_run(f, os.path.relpath(f, common) if has_equal_names else f.name) for f in folders]
 
 
 def read_run(folder: Path, name: str) -> Run:
@@ -179,12 +177,13 @@ def parts_of(runs: Sequence[Run], show: str) -> list[str]:
 
 
 class Line(NamedTuple):
-    """A line of a run, which is the index of the run and determines the colour.
+    """A run's line over updates.
 
     Args:
+        run: index of the run, which determines the colour
         look: solid, dashed, dotted or dots
-        x: updates or layers
-        y: values; nan where there is no finite number
+        x: updates
+        y: values; nan where they are not finite
     """
 
     run: int
