@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Translate a test set and score it: sacreBLEU (cased, detokenised, 13a) and chrF, with signatures.
+# Translate a test set and score it with sacreBLEU (cased, detokenised, 13a) and chrF, with signatures.
 #
 #   bash scripts/eval_bleu.sh RUN or CHECKPOINT [fairseq-generate options]
 #
-# Input: a run folder or a checkpoint, also of a stock fairseq model. The reference is the raw text in the data
+# Input: a run folder or a checkpoint, which may be a stock fairseq model. The reference is the raw text in the data
 # folder (DATA/text/SPLIT.TARGET).
 #
-# For a multilingual model, the script scores all directions with text in the data folder, also zero-shot
-# directions. It scores several at a time and skips those with a score.
+# For a multilingual model, the script scores all directions with text in the data folder, including zero-shot
+# directions. It scores several directions at a time and skips directions that have a score.
 #
 # Output: one line on standard output. scores/ of the run gets NAME.json (scores, signatures, model, settings,
 # versions) and NAME.txt (hypotheses, detokenised, in corpus order). A second call does not translate again.
 # Many directions: a table, and scores/NAME/ with a JSON and the hypotheses of each, table.md, summary.json.
-# NAME is SPLIT.CHECKPOINT.beamN.lenpenN. For other text (TEXT, or DATA of another folder than the run's) it begins with
-# text.FOLDER-DIGEST, and reports do not confuse it with the test set's score.
+# NAME is SPLIT.CHECKPOINT.beamN.lenpenN. For other text (TEXT, or a DATA other than the run's), the name begins
+# with text.FOLDER-DIGEST, so that reports do not confuse it with the test set's score.
 #
 # Variables (with defaults):
 #   DATA        data folder (as recorded in the run or the checkpoint)

@@ -52,7 +52,7 @@ requirement() {
     sed -n "s/^ *\"\($1[=<>][^\"]*\)\",\$/\1/p" "$ROOT/setup.py"
 }
 
-# Sets `python`: the environment's own if one is active, otherwise PYTHON or the first suitable on PATH.
+# Set `python` to the active environment's Python, otherwise to PYTHON or the first suitable Python on PATH.
 find_python() {
     local candidates=(python3.11 python3.12 python3.13 python3.14 python3)
     [[ -z ${PYTHON:-} ]] || candidates=("$PYTHON")
@@ -60,7 +60,7 @@ find_python() {
     for python in "${candidates[@]}"; do
         if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then return; fi
     done
-    die "Python >= 3.11 is needed, and of ${candidates[*]} none is: install one (Debian, Ubuntu: apt install python3.11" \
+    die "Python >= 3.11 is needed, but found none among ${candidates[*]}: install one (Debian, Ubuntu: apt install python3.11" \
         "python3.11-venv python3.11-dev) and set PYTHON=/path/to/python3.11, or deactivate an older environment"
 }
 
@@ -71,7 +71,7 @@ check_machine() {
             "install one (Debian, Ubuntu: apt install build-essential), or set CC and CXX"
     done
     [[ ! -e $ENVIRONMENT || -f $ENVIRONMENT/pyvenv.cfg || -e $LOCK || -z $(ls -A "$ENVIRONMENT") ]] ||
-        die "$ENVIRONMENT exists and is no virtual environment: set VENV to another folder, or remove it"
+        die "$ENVIRONMENT exists but is not a virtual environment: set VENV to another folder, or remove it"
 }
 
 say() {
@@ -100,20 +100,20 @@ install_everything() {
         say "creating $ENVIRONMENT with $python"
         quietly "$python" -m venv "$ENVIRONMENT"
     fi
-    say "pip, and what builds packages"
+    say "pip and build tools"
     pip_install --upgrade pip "setuptools>=77.0.3,<81" wheel
     say "$(requirement torch)"
     pip_install "$(requirement torch)"
     say "$(requirement fairseq-fixed), compiling takes a minute or two"
     pip_install "$(requirement numpy)" cython
-    # With build isolation pip would compile against a second torch, the newest. Without debugging symbols
-    # compiling takes three quarters of the time, and the result half the space.
+    # With build isolation, pip would compile against a second torch, the newest. Omitting debugging symbols
+    # saves a quarter of the time and half of the space.
     CFLAGS="${CFLAGS:--O2 -g0 -fwrapv -DNDEBUG}" \
         pip_install --no-build-isolation "$(requirement torch)" "$(requirement fairseq-fixed)"
     say "fairseq_deepnet${extras:+ with $extras}"
     pip_install --no-build-isolation --editable "$ROOT${extras:+[$extras]}"
-    # fairseq-fixed requires torchaudio, which only its speech tasks use. The newest torchaudio cannot be loaded beside
-    # our torch, and transformers imports it if it is installed.
+    # fairseq-fixed requires torchaudio, which only its speech tasks use. The newest torchaudio does not work with this
+    # torch, and transformers imports it if it is installed.
     "$ENVIRONMENT/bin/python" -c 'import torchaudio' &>/dev/null ||
         quietly "$ENVIRONMENT/bin/python" -m pip uninstall --quiet --yes torchaudio
     quietly "$ENVIRONMENT/bin/python" -c '

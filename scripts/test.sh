@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Check the project: ruff, mypy, mkdocs and shellcheck, then the tests on all cores. Sets up the environment on first use.
+# Check the project with ruff, mypy, mkdocs and shellcheck, then run the tests on all cores. The first call sets up the
+# environment.
 #
 # Prints the output of each check and ends with pytest's own summary line.
 # Exit status: 0 if everything passed; pytest's if tests failed; 1 if only another check failed.

@@ -37,13 +37,12 @@
 #     MASTER_PORT   free port of node 0 (29500)
 #   SLURM: inside a job (salloc, or scripts/slurm_train.sbatch), srun starts one task per node.
 #
-# Signals: SIGTERM or SIGUSR1, sent to this script or to any of its processes on any node, ends the run after
-# the current update with a checkpoint. The same command resumes with the same numbers. A second
-# signal or the end of PREEMPTION_GRACE kills the run. Ctrl-C does the same as SIGTERM. If this script is killed,
-# its processes receive the signal and save a checkpoint.
+# Signals: SIGTERM, SIGUSR1 or Ctrl-C ends the run after the current update, with a checkpoint. Any process of the run
+# on any node may receive the signal. The same command resumes with the same numbers. A second signal or the end of
+# PREEMPTION_GRACE kills the run. If this script is killed, its processes save a checkpoint and end.
 #
-# Exit status: 0 complete; 2 bad usage or input; 85 preempted without loss, resume later; 86 diverged and
-# stopped; 130 Ctrl-C; 143 ended by a signal before the update was saved; otherwise the status of fairseq-train.
+# Exit status: 0 complete; 2 bad usage or input; 85 preempted and saved; 86 diverged and stopped; 130 interrupted by
+# Ctrl-C; 143 ended by a signal before the update was saved; otherwise the status of fairseq-train.
 #
 # Examples: DATA=data/mine.de-en RUN=runs/mine bash scripts/train.sh multi30k --lr 5e-4 --max-update 8000
 #           DRY_RUN=1 GPUS=8 NODES=16 bash scripts/train.sh wmt17_base

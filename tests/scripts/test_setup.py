@@ -80,7 +80,7 @@ def machine(tmp_path: Path, fake_bin: FakeBin, monkeypatch: pytest.MonkeyPatch) 
         ("python", "Python >= 3.11 is needed"),
         ("gcc", "no compiler gcc"),
         ("g++", "no compiler g++, which fairseq needs: install one"),
-        ("place", "exists and is no virtual environment"),
+        ("place", "exists but is not a virtual environment"),
     ],
 )
 def test_what_is_missing_is_one_line_with_the_remedy(

@@ -14,20 +14,18 @@ from fairseq_deepnet import cli
 
 def parse(name: str, *words: str) -> argparse.Namespace:
     """Parse the words of a subcommand as `deepnet` does, without running it."""
-    taken: list[argparse.Namespace] = []
+    parsed: list[argparse.Namespace] = []
     with pytest.MonkeyPatch.context() as patch:
         module = cli.importlib.import_module(f"fairseq_deepnet.{cli.SUBCOMMANDS[name][0]}")
-        patch.setattr(module, "run", lambda args: taken.append(args) or 0)
+        patch.setattr(module, "run", lambda args: parsed.append(args) or 0)
         assert cli.main([name, *words]) == 0
-    return taken[0]
+    return parsed[0]
 
 
 @pytest.mark.parametrize(
     ("name", "word"), [("train", "multi30k"), ("evaluate", "RUN"), ("perplexity", "RUN")]
 )
-def test_options_come_in_any_order_and_those_of_fairseq_after_two_dashes(
-    name: str, word: str
-) -> None:
+def test_options_in_any_order_and_options_of_fairseq_after_two_dashes(name: str, word: str) -> None:
     after = ("--", "--lenpen", "2", "--", "x")
     texts = [
         {key: str(value) for key, value in vars(parse(name, *words, *after)).items()}
@@ -74,7 +72,7 @@ def test_bad_usage_is_one_line(
     ],
     ids=" ".join,
 )
-def test_what_needs_no_torch_is_answered_without_it(words: list[str]) -> None:
+def test_commands_that_need_no_torch_do_not_import_torch(words: list[str]) -> None:
     code = f"""
 import sys
 from fairseq_deepnet import cli
@@ -83,8 +81,8 @@ try:
 finally:
     print(*{{"torch", "fairseq"}} & set(sys.modules))"""
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
-    assert done.stdout.splitlines()[-1] == ""
+    result = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
+    assert result.stdout.splitlines()[-1] == ""
 
 
 def test_ctrl_c_is_one_line(

@@ -1,4 +1,4 @@
-"""The fairseq guard and the checkpoint classes that torch may load."""
+"""Repairs of fairseq, and the checkpoint classes that torch may load."""
 
 import argparse
 import collections
@@ -25,18 +25,18 @@ def test_another_fairseq_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPa
         compat.require_fairseq()
 
 
-def test_what_fairseq_checkpoints_hold_loads_with_weights_only(tmp_path: Path) -> None:
-    held = {
+def test_the_content_of_fairseq_checkpoints_loads_with_weights_only(tmp_path: Path) -> None:
+    state = {
         "cfg": {
             "model": argparse.Namespace(arch="deepnet_transformer", residual_alphas=[1.4, 2.1])
         },
         "extra_state": {"metrics": collections.OrderedDict(counts=np.array([3, 2, 1, 0]))},
         "model": {"encoder.version": torch.tensor([3.0])},
     }
-    torch.save(held, tmp_path / "checkpoint.pt")
-    found = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
-    assert found["cfg"]["model"] == held["cfg"]["model"]
-    assert found["extra_state"]["metrics"]["counts"].tolist() == [3, 2, 1, 0]
+    torch.save(state, tmp_path / "checkpoint.pt")
+    loaded = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert loaded["cfg"]["model"] == state["cfg"]["model"]
+    assert loaded["extra_state"]["metrics"]["counts"].tolist() == [3, 2, 1, 0]
 
 
 def test_a_checkpoint_with_any_other_class_is_refused(tmp_path: Path) -> None:
@@ -47,17 +47,17 @@ def test_a_checkpoint_with_any_other_class_is_refused(tmp_path: Path) -> None:
 
 def test_bf16_does_not_ask_for_a_tpu() -> None:
     parser = fairseq.options.get_training_parser()
-    given = ["DATA", "--arch", "deepnet_transformer", "--bf16"]
-    args = fairseq.options.parse_args_and_arch(parser, given)
+    words = ["DATA", "--arch", "deepnet_transformer", "--bf16"]
+    args = fairseq.options.parse_args_and_arch(parser, words)
     assert (args.bf16, args.tpu) == (True, False)
 
 
-def test_a_polynomial_decay_ends_with_the_training_unless_told_otherwise() -> None:
-    given = ["DATA", "--arch", "deepnet_transformer", "--lr-scheduler", "polynomial_decay"]
+def test_a_polynomial_decay_ends_with_the_run_unless_its_length_is_set() -> None:
+    words = ["DATA", "--arch", "deepnet_transformer", "--lr-scheduler", "polynomial_decay"]
 
     def total(*more: str) -> object:
         parser = fairseq.options.get_training_parser()
-        return fairseq.options.parse_args_and_arch(parser, [*given, *more]).total_num_update
+        return fairseq.options.parse_args_and_arch(parser, [*words, *more]).total_num_update
 
     assert total("--max-update", "70") == 70
     assert float(str(total("--max-update", "70", "--total-num-update", "30"))) == 30
@@ -79,13 +79,13 @@ def test_batching_loses_no_sentence(sentences: int, multiple: int) -> None:
 
 
 @pytest.mark.parametrize("break_mode", ["none", "complete", "complete_doc", "eos"])
-def test_every_way_to_break_text_into_samples_works_with_numpy_2(break_mode: str) -> None:
+def test_every_sample_break_mode_works_with_numpy_2(break_mode: str) -> None:
     lines = [torch.tensor([5, 6, 2]), torch.tensor([7, 2]), torch.tensor([8, 9, 10, 2])]
     blocks = TokenBlockDataset(lines, [3, 2, 4], 4, pad=1, eos=2, break_mode=break_mode)
     assert torch.cat([blocks[index] for index in range(len(blocks))]).tolist() == [
         *(5, 6, 2, 7, 2, 8, 9, 10, 2)
     ]
-    assert not hasattr(np, "compat")  # numpy is as it was
+    assert not hasattr(np, "compat")  # numpy itself is unchanged
 
 
 def test_sentences_are_padded_to_the_lengths_of_their_buckets() -> None:

@@ -1,4 +1,4 @@
-"""Configs: files that build on one another, what becomes an argument, what is refused and how."""
+"""Configs: inheritance, conversion to arguments, and refused content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write(folder: Path, name: str, text: str) -> str:
     return str(path)
 
 
-def test_what_is_said_later_wins_over_defaults_and_overrides_over_all(tmp_path: Path) -> None:
+def test_later_files_override_defaults_and_the_command_line_overrides_all(tmp_path: Path) -> None:
     write(tmp_path, "base", "lr: 1e-3\ndropout: 0.1\nseed: 1\n")
     write(tmp_path, "middle", "defaults: [base]\ndropout: 0.2\n")
     path = write(tmp_path, "top", "defaults: [middle]\nseed: 3\n")
@@ -28,7 +28,7 @@ def test_what_is_said_later_wins_over_defaults_and_overrides_over_all(tmp_path: 
     assert config.options == {"lr": "5e-4", "dropout": 0.2, "seed": 3, "patience": 2}
 
 
-def test_a_schedule_as_long_as_the_training_follows_its_length_unless_it_is_said() -> None:
+def test_a_schedule_as_long_as_the_run_follows_max_update_unless_set() -> None:
     def lengths(*overrides: str, name: str = "multi30k") -> tuple[object, object]:
         options = load_config(name, overrides).options
         return options["max-update"], options.get("total-num-update")
@@ -41,7 +41,7 @@ def test_a_schedule_as_long_as_the_training_follows_its_length_unless_it_is_said
     assert lengths("max-update=8000", name="multi30k_tiny") == (8000, None)
 
 
-def test_null_takes_an_option_back(tmp_path: Path) -> None:
+def test_null_removes_an_option(tmp_path: Path) -> None:
     write(tmp_path, "base", "arch: deepnet_transformer\nresidual-scheme: deepnorm\n")
     path = write(tmp_path, "top", "defaults: [base]\narch: transformer\nresidual-scheme: null\n")
     assert load_config(path).options == {"arch": "transformer"}
@@ -115,9 +115,7 @@ def test_malformed_configs_are_refused_with_file_and_key(
         "log-file: null",
     ],
 )
-def test_a_file_sets_only_what_a_recipe_needs_and_the_command_line_more(
-    line: str, tmp_path: Path
-) -> None:
+def test_only_the_command_line_may_set_paths_and_addresses(line: str, tmp_path: Path) -> None:
     write(tmp_path, "strange", f"lr: 0.1\n{line.format(place=tmp_path / 'mark')}\n")
     path = write(tmp_path, "mine", "defaults: [strange]\narch: transformer\n")
     with pytest.raises(ValueError, match=r"strange\.yaml: no file may set "):
@@ -125,7 +123,7 @@ def test_a_file_sets_only_what_a_recipe_needs_and_the_command_line_more(
     assert load_config("multi30k", ["log-file=x"]).options["log-file"] == "x"
 
 
-def test_a_recorded_config_has_what_the_command_line_set(tmp_path: Path) -> None:
+def test_a_recorded_config_contains_command_line_options(tmp_path: Path) -> None:
     write(tmp_path, "config", "lr: 0.1\nlog-file: mine.log\n")
     assert recorded_config(tmp_path).options == {"lr": 0.1, "log-file": "mine.log"}
 
@@ -141,6 +139,6 @@ def test_a_recorded_config_has_what_the_command_line_set(tmp_path: Path) -> None
         ("dropout=true", "argument --dropout: expected one argument"),
     ],
 )
-def test_fairseqs_own_parser_refuses_options_and_values(override: str, message: str) -> None:
+def test_fairseqs_parser_refuses_options_and_values(override: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_options(load_config("multi30k", [override]))

@@ -1,4 +1,4 @@
-"""What is damaged or was changed is told in one line, and nothing is computed from it."""
+"""Damaged and changed files are refused in one line."""
 
 import json
 import random
@@ -22,7 +22,7 @@ from tests.support.training import train_here
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A data folder that records what its files hold, as scripts/preprocess.sh makes it."""
+    """A data folder with the digests of its files, as scripts/preprocess.sh writes it."""
     folder = make_data(tmp_path / "data")
     record = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
     record["files"] = folder_digests(folder)
@@ -30,9 +30,9 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def swap_lines(path: Path, one: int = 3, other: int = 4) -> None:
+def swap_lines(path: Path, first: int = 3, second: int = 4) -> None:
     lines = path.read_text(encoding="utf-8").split("\n")
-    lines[one], lines[other] = lines[other], lines[one]
+    lines[first], lines[second] = lines[second], lines[first]
     path.write_text("\n".join(lines), encoding="utf-8")
 
 
@@ -47,7 +47,7 @@ Deepnet = Callable[..., str]
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Deepnet:
-    """Run `deepnet WORDS`, which must end with exit status 2 and one line: that line."""
+    """Run `deepnet WORDS`, which must exit with status 2 and one line, and return that line."""
 
     def run(*words: object) -> str:
         capsys.readouterr()
@@ -82,7 +82,7 @@ def test_a_changed_dictionary_or_subword_model_is_refused(
     assert not (run / "export").exists()
 
 
-def test_a_run_is_not_used_with_another_dictionary_than_its_own(
+def test_a_run_is_refused_with_another_dictionary(
     data: Path, tmp_path: Path, refused: Deepnet
 ) -> None:
     run = tmp_path / "run"
@@ -96,9 +96,7 @@ def test_a_run_is_not_used_with_another_dictionary_than_its_own(
     assert "environment.json (SHA-256" in line
 
 
-def test_a_flipped_bit_in_a_weight_is_seen_by_the_checkpoints_own_checksum(
-    tmp_path: Path, refused: Deepnet
-) -> None:
+def test_checksums_reveal_a_flipped_bit_in_a_weight(tmp_path: Path, refused: Deepnet) -> None:
     paths = [make_checkpoint(tmp_path / f"{number}.pt", number) for number in (1, 2)]
     (place,) = [
         index
@@ -106,7 +104,9 @@ def test_a_flipped_bit_in_a_weight_is_seen_by_the_checkpoints_own_checksum(
         if paths[0].read_bytes()[index : index + 8] == np.float32([1, 1]).tobytes()
     ][:1]
     flip_bit(paths[0], place)
-    assert float(load_checkpoint(paths[0])["model"]["weight"][0]) != 1  # mapped, not compared
+    assert (
+        float(load_checkpoint(paths[0])["model"]["weight"][0]) != 1
+    )  # mapped without verification
     with pytest.raises(ConfigurationError, match="wrong checksum"):
         load_checkpoint(paths[0], entire=True)
     refuse_damaged(paths[0], weights=False)
@@ -114,7 +114,7 @@ def test_a_flipped_bit_in_a_weight_is_seen_by_the_checkpoints_own_checksum(
     assert not (tmp_path / "mean.pt").exists()
 
 
-def test_no_flipped_bit_or_cut_of_a_checkpoint_is_a_traceback_or_another_weight(
+def test_a_damaged_checkpoint_causes_one_line_or_unchanged_weights(
     tmp_path: Path,
 ) -> None:
     path = make_checkpoint(tmp_path / "one.pt", 5)
@@ -127,14 +127,14 @@ def test_no_flipped_bit_or_cut_of_a_checkpoint_is_a_traceback_or_another_weight(
             content[bit // 8] ^= 1 << bit % 8
         path.write_bytes(content if trial % 3 else whole[: rng.randrange(len(whole))])
         try:
-            found = load_checkpoint(path, entire=True)["model"]["weight"]
+            weight = load_checkpoint(path, entire=True)["model"]["weight"]
         except ValueError as error:
             assert "\n" not in str(error)  # noqa: PT017
         else:
-            assert torch.equal(found, expected)
+            assert torch.equal(weight, expected)
 
 
-def test_a_bare_training_and_translation_refuse_another_dictionary_than_the_checkpoints(
+def test_plain_training_and_translation_refuse_another_dictionary(
     tmp_path: Path,
 ) -> None:
     from fairseq import checkpoint_utils, tasks
@@ -168,7 +168,7 @@ def test_a_bare_training_and_translation_refuse_another_dictionary_than_the_chec
         ('{"source": "de", "lines": "4"}', "'lines' is missing or of another type"),
     ],
 )
-def test_a_record_that_lacks_what_its_reader_needs_is_one_line(
+def test_an_incomplete_record_is_refused_in_one_line(
     content: str, fault: str, tmp_path: Path
 ) -> None:
     path, required = tmp_path / "record.json", {"source": str, "lines": int}
@@ -181,8 +181,8 @@ def test_a_record_that_lacks_what_its_reader_needs_is_one_line(
     assert str(refused.value).endswith("; remove it")
 
 
-def test_a_checkpoint_whose_records_are_packed_is_refused_unread(tmp_path: Path) -> None:
-    """torch.load unpacks such records, which may take a thousand times the file's size."""
+def test_a_compressed_checkpoint_is_refused_unread(tmp_path: Path) -> None:
+    """torch.load decompresses such records, whose size may be a thousand times the file's."""
     whole, packed = tmp_path / "whole.pt", tmp_path / "packed.pt"
     torch.save({"model": {"w": torch.zeros(100_000)}}, whole)
     with zipfile.ZipFile(whole) as source, zipfile.ZipFile(packed, "w") as target:

@@ -1,4 +1,4 @@
-"""Errors in one line where the user can fix them, with their traceback where not."""
+"""Errors in one line if the user can fix them, and with a traceback otherwise."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def test_only_an_error_that_names_a_file_or_a_full_disk_loses_its_traceback(
     raised: str, status: int, last: str
 ) -> None:
     code = f"import fairseq_deepnet.errors as e; e.show_in_one_line(); raise {raised}"
-    done = run(code, "/usr/bin/fairseq-train")
-    assert done.returncode == status
-    assert done.stderr.rstrip().endswith(last)
-    assert ("Traceback" in done.stderr) == (status == 1)
+    result = run(code, "/usr/bin/fairseq-train")
+    assert result.returncode == status
+    assert result.stderr.rstrip().endswith(last)
+    assert ("Traceback" in result.stderr) == (status == 1)
 
 
 def test_a_program_that_imports_the_package_keeps_its_own_hook() -> None:
@@ -41,7 +41,7 @@ def test_a_program_that_imports_the_package_keeps_its_own_hook() -> None:
 from fairseq_deepnet import models
 assert sys.excepthook is sys.__excepthook__
 raise FileNotFoundError("my own error")"""
-    done = run(code, "mine.py")
-    assert done.returncode == 1
-    assert done.stderr.rstrip().endswith("FileNotFoundError: my own error")
-    assert "Traceback" in done.stderr
+    result = run(code, "mine.py")
+    assert result.returncode == 1
+    assert result.stderr.rstrip().endswith("FileNotFoundError: my own error")
+    assert "Traceback" in result.stderr

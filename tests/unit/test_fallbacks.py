@@ -34,13 +34,13 @@ def test_other_steps_are_refused(text: str) -> None:
         fallbacks.parse(text)
 
 
-def test_an_option_that_the_run_does_not_have_cannot_change() -> None:
+def test_an_option_that_the_run_does_not_set_cannot_change() -> None:
     with pytest.raises(ConfigurationError, match="this run has no --weight-decay"):
         fallbacks.arguments(["weight-decay*2"], OPTIONS)
 
 
 @pytest.mark.parametrize("text", ['{"history": ', '{"pending": []}'])
-def test_a_damaged_state_is_one_line_that_says_what_to_remove(text: str, tmp_path: Path) -> None:
+def test_a_damaged_state_is_one_line_with_the_file_to_remove(text: str, tmp_path: Path) -> None:
     (tmp_path / fallbacks.NAME).write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match="remove it"):
         fallbacks.read(tmp_path)
@@ -50,7 +50,7 @@ ENDED: dict[str, Any] = {"update": 30, "attempt": 0, "kind": "loss_spike", "star
 
 
 def diverged(run: Path, *updates: int) -> Path:
-    """A run that diverged at update 30 and has checkpoints of some updates; their folder."""
+    """Return the checkpoint folder of a run that diverged at update 30."""
     folder = run / "checkpoints"
     for update in updates:
         make_checkpoint(folder / f"checkpoint_1_{update}.pt", update)
@@ -63,10 +63,10 @@ def diverged(run: Path, *updates: int) -> Path:
 def test_a_fallback_rolls_the_run_back_to_the_newest_earlier_checkpoint(tmp_path: Path) -> None:
     folder = diverged(tmp_path, 10, 20, 30)
     (folder / "diverged_1").mkdir()
-    taken = fallbacks.take(tmp_path, "lr*0.5", ENDED)
-    assert taken == fallbacks.read(tmp_path)
-    assert fallbacks.describe(taken) == "fallback 1: starting again from update 20 with lr*0.5"
-    assert taken[0]["event"] == {"update": 30, "kind": "loss_spike", "started": 22}
+    history = fallbacks.take(tmp_path, "lr*0.5", ENDED)
+    assert history == fallbacks.read(tmp_path)
+    assert fallbacks.describe(history) == "fallback 1: starting again from update 20 with lr*0.5"
+    assert history[0]["event"] == {"update": 30, "kind": "loss_spike", "started": 22}
     assert num_updates(load_checkpoint(folder / "checkpoint_last.pt")) == 20
     assert {path.name for path in (folder / "diverged_2").iterdir()} == {
         *("checkpoint_last.pt", "checkpoint_1_30.pt", "crash.pt", "monitor.jsonl")
@@ -75,19 +75,17 @@ def test_a_fallback_rolls_the_run_back_to_the_newest_earlier_checkpoint(tmp_path
 
 
 @pytest.mark.parametrize(("started", "update"), [(21, 20), (22, 20), (11, 0)])
-def test_a_run_with_one_checkpoint_goes_back_to_it_and_not_to_the_beginning(
-    started: int, update: int, tmp_path: Path
-) -> None:
-    """Unless the trouble is older than the checkpoint."""
+def test_a_run_rolls_back_to_its_only_checkpoint(started: int, update: int, tmp_path: Path) -> None:
+    """If the divergence began before that checkpoint, the run restarts from the beginning."""
     folder = diverged(tmp_path, 20)
-    taken = fallbacks.take(tmp_path, "lr*0.5", {**ENDED, "started": started})
-    assert taken[0]["from_update"] == update
-    assert ("starting again from the beginning" in fallbacks.describe(taken)) == (update == 0)
+    history = fallbacks.take(tmp_path, "lr*0.5", {**ENDED, "started": started})
+    assert history[0]["from_update"] == update
+    assert ("starting again from the beginning" in fallbacks.describe(history)) == (update == 0)
     assert (folder / "checkpoint_last.pt").is_file() == (update == 20)
 
 
 @pytest.mark.parametrize("function", ["rename", "write_record"])
-def test_a_rollback_that_was_killed_is_finished_by_the_next(
+def test_the_next_start_finishes_a_killed_rollback(
     function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = diverged(tmp_path, 20, 30)
@@ -106,8 +104,8 @@ def test_a_rollback_that_was_killed_is_finished_by_the_next(
         with pytest.raises(KeyboardInterrupt):
             fallbacks.take(tmp_path, "lr*0.5", ENDED)
     assert fallbacks.read(tmp_path) == []
-    (taken,) = fallbacks.take(tmp_path, "lr*0.5", ENDED)
-    assert taken["from_update"] == 20
+    (history,) = fallbacks.take(tmp_path, "lr*0.5", ENDED)
+    assert history["from_update"] == 20
     assert num_updates(load_checkpoint(folder / "checkpoint_last.pt")) == 20
     moved = {path.name for path in folder.glob("diverged_*/*.pt")}
     assert moved == {"checkpoint_last.pt", "checkpoint_1_30.pt", "crash.pt"}

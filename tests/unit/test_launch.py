@@ -1,4 +1,4 @@
-"""Devices, their share of the batch, precision, and the words that start the processes."""
+"""Devices, their shares of the batch, precision, and the commands that start the processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_other_batches_are_refused(text: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "limit", "devices", "shares"),
+    ("requested", "limit", "devices", "shares"),
     [
         (524_288, 4096, 1, (4096, 128)),
         (524_288, 4096, 32, (4096, 4)),
@@ -43,11 +43,11 @@ def test_other_batches_are_refused(text: object) -> None:
     ],
 )
 def test_the_batch_is_the_same_for_any_number_of_devices(
-    wanted: int, limit: int, devices: int, shares: tuple[int, int]
+    requested: int, limit: int, devices: int, shares: tuple[int, int]
 ) -> None:
-    batch = launch.split_batch(wanted, limit, devices)
+    batch = launch.split_batch(requested, limit, devices)
     assert (batch.max_tokens, batch.update_freq) == shares
-    assert batch.tokens == wanted
+    assert batch.tokens == requested
     assert "rounded" not in str(batch)
 
 
@@ -55,7 +55,7 @@ def test_the_batch_is_the_same_for_any_number_of_devices(
     ("devices", "update_freq", "off"),
     [(7, 18, "-1.6"), (3, 43, "+0.8"), (96, 1, "-25.0")],  # 128 / 7 = 18.29, 42.67, 1.33
 )
-def test_a_batch_that_does_not_divide_is_rounded_to_the_nearest_and_says_so(
+def test_an_indivisible_batch_is_rounded_and_reported(
     devices: int, update_freq: int, off: str
 ) -> None:
     batch = launch.split_batch(128 * 4096, 4096, devices)
@@ -71,7 +71,7 @@ def test_all_visible_gpus_are_the_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "processes", "nodes", "message"),
+    ("requested", "processes", "nodes", "message"),
     [
         ("8", 1, 1, r"GPUS=8, but only 0 visible"),
         ("two", 1, 1, "GPUS=two: a number"),
@@ -79,15 +79,15 @@ def test_all_visible_gpus_are_the_default() -> None:
         ("0", 1, 0, "NODES=0, .* at least 1"),
     ],
 )
-def test_devices_that_do_not_exist_are_refused(
-    wanted: str, processes: int, nodes: int, message: str
+def test_missing_devices_are_refused(
+    requested: str, processes: int, nodes: int, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        choose_devices(wanted, processes, nodes, visible=0)
+        choose_devices(requested, processes, nodes, visible=0)
 
 
 @pytest.mark.parametrize("bf16_works", [True, False])
-def test_precision_on_gpus_is_bf16_where_that_works(
+def test_precision_on_gpus_is_bf16_if_supported(
     monkeypatch: pytest.MonkeyPatch, bf16_works: bool
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: bf16_works)
@@ -138,7 +138,7 @@ def test_torchrun_is_started_on_every_node_with_its_number() -> None:
     assert launcher.arguments() == ["--distributed-world-size", "32", ON_ALL]
 
 
-def test_srun_starts_a_torchrun_on_each_node_with_the_cores_and_gpus_of_the_job(
+def test_srun_starts_torchrun_on_each_node_with_the_cores_and_gpus_of_the_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hosts = subprocess.CompletedProcess([], 0, "node7\nnode8\n")
@@ -153,14 +153,14 @@ def test_srun_starts_a_torchrun_on_each_node_with_the_cores_and_gpus_of_the_job(
         *("--shutdown-timeout=90", HANDLED, "--no-python"),
     ]
     assert launcher.arguments() == ["--distributed-world-size", "32", ON_ALL]
-    # one process needs no torchrun, but the job's node
+    # a single process needs srun but not torchrun
     single = choose_launcher("slurm", Devices(gpus=1), environment)
     assert single.prefix()[0] == "srun"
     assert "torchrun" not in single.prefix()
 
 
 @pytest.mark.parametrize(
-    ("wanted", "devices", "environment", "rank", "message"),
+    ("requested", "devices", "environment", "rank", "message"),
     [
         ("auto", Devices(1, nodes=2), {}, None, "NODE_RANK=0 to 1 and MASTER_ADDR"),
         ("torchrun", Devices(1, nodes=2), {"MASTER_ADDR": "a"}, None, "with NODE_RANK=0 to 1"),
@@ -171,17 +171,17 @@ def test_srun_starts_a_torchrun_on_each_node_with_the_cores_and_gpus_of_the_job(
     ],
 )
 def test_a_missing_or_contradicting_variable_is_named(
-    wanted: str, devices: Devices, environment: dict[str, str], rank: int | None, message: str
+    requested: str, devices: Devices, environment: dict[str, str], rank: int | None, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        choose_launcher(wanted, devices, environment, rank)
+        choose_launcher(requested, devices, environment, rank)
 
 
 @pytest.mark.parametrize(("rank", "device"), [(0, 0), (3, 3), (4, 0), (7, 3)])
 def test_fairseq_takes_rank_and_gpu_from_torchrun(
     monkeypatch: pytest.MonkeyPatch, rank: int, device: int
 ) -> None:
-    """fairseq's own code reads torchrun's variables, on a machine that seems to have GPUs."""
+    """fairseq reads torchrun's variables on a machine that appears to have GPUs."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     variables = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "WORLD_SIZE": "8"}

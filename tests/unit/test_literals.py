@@ -1,4 +1,4 @@
-"""What fairseq evaluates is a literal: the reader, and every place in fairseq that it stands in."""
+"""Safe evaluation of literals, and its use in every fairseq module."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from fairseq_deepnet.tools.fairseq_options import quiet
 
 CODE = "__import__('pathlib').Path('ran').touch()"
 
-# fairseq's helpers that evaluate what they are given
+# fairseq's helpers that evaluate their argument
 HELPERS = ("eval", "eval_str_list", "eval_str_dict", "eval_bool")
 MODULES = (*HELPERS, "utils", "options")
 
 
 @functools.cache
 def sources() -> list[tuple[str, str]]:
-    """Name and text of each of fairseq's modules; its examples are no part of it."""
-    found = []
+    """Return name and text of each fairseq module, without the examples."""
+    modules = []
     for top in (fairseq, fairseq_cli):
         root = Path(str(top.__file__)).parent
         for path in sorted(root.rglob("*.py")):
             parts = path.relative_to(root.parent).with_suffix("").parts
             if "examples" not in parts:
                 name = ".".join(parts).removesuffix(".__init__")
-                found.append((name, path.read_text(encoding="utf-8")))
-    return found
+                modules.append((name, path.read_text(encoding="utf-8")))
+    return modules
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def sources() -> list[tuple[str, str]]:
         ("None", None),
     ],
 )
-def test_a_literal_is_what_python_makes_of_it(text: str, option: str | None) -> None:
+def test_a_literal_has_the_value_that_python_computes(text: str, option: str | None) -> None:
     assert evaluate(text, option) == builtins.eval(text.strip())
 
 
@@ -87,7 +87,7 @@ def test_a_literal_is_what_python_makes_of_it(text: str, option: str | None) -> 
         ("\0", None),
     ],
 )
-def test_what_is_no_literal_is_one_line(text: str, option: str | None) -> None:
+def test_other_text_is_refused_in_one_line(text: str, option: str | None) -> None:
     with pytest.raises(ConfigurationError) as caught:
         evaluate(text, option)
     message = str(caught.value)
@@ -96,8 +96,8 @@ def test_what_is_no_literal_is_one_line(text: str, option: str | None) -> None:
     assert "\n" not in message
 
 
-def test_the_options_that_fairseq_evaluates_are_all_known() -> None:
-    found = set()
+def test_all_options_that_fairseq_evaluates_are_listed() -> None:
+    options = set()
     calls = [
         node
         for _, text in sources()
@@ -109,19 +109,19 @@ def test_the_options_that_fairseq_evaluates_are_all_known() -> None:
         name = getattr(call.func, "id", getattr(call.func, "attr", None))
         kinds = [ast.unparse(word.value) for word in call.keywords if word.arg == "type"]
         if name == "add_argument" and any("eval_" in kind for kind in kinds):
-            found.add(str(ast.literal_eval(call.args[-1])).lstrip("-").replace("-", "_"))
+            options.add(str(ast.literal_eval(call.args[-1])).lstrip("-").replace("-", "_"))
         elif name in HELPERS and ast.unparse(call.func).partition(".")[0] in MODULES:
             value = ast.unparse(call.args[0])
-            found.add(value if "(" in value else value.rpartition(".")[2])
-    assert found - EVALUATED == {
-        *("x", "uf"),  # the helpers' own, and types of argparse
+            options.add(value if "(" in value else value.rpartition(".")[2])
+    assert options - EVALUATED == {
+        *("x", "uf"),  # arguments of the helpers
         "line.strip()",  # of a manifest of speech units
         "getattr(override_args, 'model_overrides', '{}')",  # of the command line
     }
-    assert EVALUATED - found == set()
+    assert EVALUATED - options == set()
 
 
-def test_no_module_of_fairseq_can_evaluate_python() -> None:
+def test_no_fairseq_module_evaluates_python() -> None:
     checked = set()
     for name, text in sources():
         if not re.search(r"(?<![.\w])eval\(", text):
@@ -130,15 +130,15 @@ def test_no_module_of_fairseq_can_evaluate_python() -> None:
             with quiet():
                 module = importlib.import_module(name)
         except ImportError:
-            continue  # it needs a package that is not installed: nobody can call it here
+            continue  # the module needs a package that is not installed
         assert vars(module)["eval"] is compat.evaluate, name
         checked.add(name)
     assert {"fairseq.models.fconv", "fairseq.optim.adam", "fairseq.utils"} <= checked
-    assert {"fairseq.data.codedataset", "fairseq_cli.eval_lm"} <= checked  # are imported later
+    assert {"fairseq.data.codedataset", "fairseq_cli.eval_lm"} <= checked  # imported later
 
 
 @pytest.mark.parametrize("part", ["cfg", "args"])
-def test_a_checkpoint_is_refused_for_each_option_that_fairseq_evaluates(
+def test_a_checkpoint_with_code_in_any_evaluated_option_is_refused(
     part: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "checkpoint.pt"
@@ -151,9 +151,11 @@ def test_a_checkpoint_is_refused_for_each_option_that_fairseq_evaluates(
 
 
 @pytest.mark.parametrize("language", ["--user-dir=/x", "-x", "../up", "a/b", "", "a b", None, 5])
-def test_a_data_folder_names_languages_alone(language: object, tmp_path: Path) -> None:
+def test_a_data_folder_with_other_text_as_a_language_is_refused(
+    language: object, tmp_path: Path
+) -> None:
     record = {"source": "de", "target": language}
     (tmp_path / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
-    said = "names a language" if isinstance(language, str) else "is damaged: 'target' is"
-    with pytest.raises(ValueError, match=rf"corpus\.json {said}"):
+    message = "names a language" if isinstance(language, str) else "is damaged: 'target' is"
+    with pytest.raises(ValueError, match=rf"corpus\.json {message}"):
         DataFolder.open(tmp_path)

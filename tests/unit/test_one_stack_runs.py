@@ -1,4 +1,4 @@
-"""What the tools around a training make of models of one stack and of folders of one language."""
+"""`deepnet plan` refuses models with one stack."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fairseq_deepnet import cli
 
 
 @pytest.mark.parametrize("config", ["multi30k_lm", "multi30k_masked_lm"])
-def test_a_plan_says_that_it_is_for_encoder_decoders(
+def test_only_encoder_decoders_can_be_planned(
     config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["plan", config, "--vocabulary=100"]) == 2

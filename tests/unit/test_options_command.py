@@ -1,4 +1,4 @@
-"""`deepnet options` shows what fairseq-train --help cannot."""
+"""`deepnet options` lists options that fairseq-train --help omits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The screen view of a training log: short lines, and nothing lost that explains a crash."""
+"""Short lines for a training log, including everything that explains a crash."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ RuntimeError: out of luck
 """
 
 
-def test_an_interval_is_one_short_line_with_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interval_is_one_short_line_with_the_remaining_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = 1000.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
     view = progress.Progress(max_update=400)
@@ -36,12 +38,12 @@ def test_an_interval_is_one_short_line_with_the_time_left(monkeypatch: pytest.Mo
     assert first == (
         "update 100/400  epoch 2  loss 6.123  grad norm 1.23  lr 2.0e-04  2,117 tokens/s"
     )
-    # 100 updates took 50 s, and 200 are left
+    # 100 updates took 50 s, and 200 remain
     assert second is not None
     assert second.endswith("tokens/s  left 0:01:40")
 
 
-def test_a_traceback_is_shown_whole_and_a_printed_model_is_not() -> None:
+def test_a_traceback_is_shown_and_a_printed_model_is_not() -> None:
     view = progress.Progress()
     model = [f"{STAMP} | INFO | fairseq_cli.train | Model(", "  (encoder): Encoder(", "  )", ")"]
     assert [view.show(line) for line in model] == [None] * 4
@@ -49,7 +51,7 @@ def test_a_traceback_is_shown_whole_and_a_printed_model_is_not() -> None:
     assert "\n".join(shown) == TRACEBACK.strip()
 
 
-def test_lines_are_read_whole_as_the_log_grows_even_where_they_are_no_utf8(tmp_path: Path) -> None:
+def test_complete_lines_are_read_as_the_log_grows_even_if_not_utf8(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     view = progress.Progress(200)
     with log.open("ab", buffering=0) as writes, log.open("rb") as reads:

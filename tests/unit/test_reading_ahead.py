@@ -1,4 +1,4 @@
-"""fairseq's thread that reads batches ahead is not left alone at the end of a program."""
+"""fairseq's prefetching thread is stopped at the end of a program."""
 
 import time
 from collections.abc import Iterator
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import pytest
 from fairseq.data.iterators import BufferedIterator
 
-import fairseq_deepnet.models  # noqa: F401  (mends fairseq)
+import fairseq_deepnet.models  # noqa: F401  (repairs fairseq)
 from fairseq_deepnet import compat
 
 
 class Batches:
-    """Eight batches, whose end takes a while, as that of torch's workers does."""
+    """Eight batches whose end takes a while, like that of torch's workers."""
 
     ended = False
 
@@ -26,11 +26,11 @@ class Batches:
             self.ended = True
 
 
-@pytest.mark.parametrize("taken", [1, 8])
-def test_a_reader_ends_before_the_program_does(taken: int) -> None:
+@pytest.mark.parametrize("used", [1, 8])
+def test_a_prefetching_thread_ends_before_the_program(used: int) -> None:
     source = Batches()
     batches = BufferedIterator(2, source)
-    assert [next(batches) for _ in range(taken)] == list(range(taken))
+    assert [next(batches) for _ in range(used)] == list(range(used))
     reader = batches._consumer
     compat.end_readers()
     assert not reader.is_alive()

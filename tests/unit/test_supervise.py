@@ -1,4 +1,4 @@
-"""The supervisor and its one child, a fake of fairseq-train or of a launcher."""
+"""The supervisor, with a fake fairseq-train or launcher as its child."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairseq_deepnet.ended import DIVERGED, INTERRUPTED, PREEMPTED, UNSAVED
 from fairseq_deepnet.tools.training import train
 from tests.support.shell import ROOT, FakeBin
 
-# these plans replace settle.plan_run, with less time to end than for real trainings
+# these plans replace settle.plan_run, and leave less time to end than real runs have
 START = """
 import sys
 from argparse import Namespace
@@ -46,12 +46,12 @@ DONE = "2026-01-02 03:04:05 | INFO | fairseq_cli.train | done training in 3.0 se
 def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     limit = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < limit, "it never came"
+        assert time.monotonic() < limit, "the condition never held"
         time.sleep(0.02)
 
 
 class Work:
-    """A run folder, a fake fairseq-train that notes the signals it gets, and its supervisor."""
+    """A run folder, a fake fairseq-train that records its signals, and its supervisor."""
 
     def __init__(self, fakes: FakeBin, folder: Path) -> None:
         self.fakes, self.run = fakes, folder / "run"
@@ -59,7 +59,7 @@ class Work:
         self.started: subprocess.Popen[str] | None = None
 
     def add(self, body: str = "", name: str = "fairseq-train") -> None:
-        """Add a fake that heeds signals as fairseq-train does, after `body` (bash)."""
+        """Add a fake that runs `body` (bash) and then handles signals like fairseq-train."""
         notes = "".join(
             f"trap 'echo {number} >>\"{self.run}/signals\"; exit {status}' {number}\n"
             for number, status in (("INT", 130), ("TERM", PREEMPTED), ("USR1", PREEMPTED))
@@ -69,7 +69,7 @@ class Work:
     def start(
         self, *command: str, grace: float = 60, fallbacks: int = 0, ignoring: bool = False
     ) -> int:
-        """Start the supervisor; return its process."""
+        """Start the supervisor, and return its process number."""
         words = [sys.executable, "-c", START, str(self.run), str(grace), str(fallbacks)]
         self.started = subprocess.Popen(
             [*words, *(command or ("fairseq-train",))],
@@ -81,12 +81,12 @@ class Work:
         )
         return self.started.pid
 
-    def at_work(self) -> None:
+    def wait_for_child(self) -> None:
         file = self.run / "pid"
         wait_until(lambda: file.is_file() and bool(file.read_text(encoding="utf-8").strip()))
 
     def finish(self, status: int) -> str:
-        """Return its messages, after checking its exit status."""
+        """Check the exit status of the supervisor, and return its messages."""
         assert self.started is not None
         _, errors = self.started.communicate(timeout=60)
         assert self.started.returncode == status, errors
@@ -119,13 +119,13 @@ def work(fake_bin: FakeBin, tmp_path: Path) -> Iterator[Work]:
         (signal.SIGINT, "fairseq-train", "TERM", INTERRUPTED),
     ],
 )
-def test_the_child_gets_the_signal_that_it_understands(
+def test_the_child_receives_the_right_signal(
     sent: signal.Signals, launcher: str, heard: str, status: int, work: Work
 ) -> None:
     work.add(name=launcher)
     pid = work.start(launcher, ignoring=sent is not signal.SIGINT)
-    work.at_work()
-    assert work.is_locked()  # by the child, too
+    work.wait_for_child()
+    assert work.is_locked()
     os.kill(pid, sent)
     reason = "interrupted" if sent is signal.SIGINT else "preempted"
     assert f"{reason}; the same command resumes" in work.finish(status)
@@ -134,11 +134,11 @@ def test_the_child_gets_the_signal_that_it_understands(
     assert not ended.is_complete(work.run)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's signal at a parent's end")
-def test_a_supervisor_that_is_killed_outright_takes_its_child_along(work: Work) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the end of a parent")
+def test_killing_the_supervisor_signals_its_child(work: Work) -> None:
     work.add()
     pid = work.start()
-    work.at_work()
+    work.wait_for_child()
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: work.signals() == "TERM")
 
@@ -163,32 +163,32 @@ def test_a_child_that_does_not_end_is_killed_after_the_grace_period_or_a_second_
 ) -> None:
     work.add("trap '' TERM")
     pid = work.start(grace=60 if again else 0.2)
-    work.at_work()
+    work.wait_for_child()
     os.kill(pid, signal.SIGTERM)
     if again:
-        time.sleep(train.ENDING + 0.5)  # sooner, it would be a repetition of the first
+        time.sleep(train.ENDING + 0.5)  # an earlier signal would count as repeated
         os.kill(pid, signal.SIGTERM)
     assert "not saved" in work.finish(UNSAVED)
 
 
-def test_a_training_without_handlers_has_not_begun_and_loses_nothing(work: Work) -> None:
+def test_a_signal_before_the_run_starts_loses_nothing(work: Work) -> None:
     work.add("trap - TERM")
     pid = work.start()
-    work.at_work()
+    work.wait_for_child()
     os.kill(pid, signal.SIGTERM)
     assert "preempted" in work.finish(PREEMPTED)
 
 
-def test_a_signal_after_the_end_of_the_training_is_no_preemption(work: Work) -> None:
+def test_a_signal_after_the_last_update_is_not_a_preemption(work: Work) -> None:
     work.add(f'echo "{DONE}"; trap - TERM')
     pid = work.start()
-    work.at_work()
+    work.wait_for_child()
     os.kill(pid, signal.SIGTERM)
     assert "trained: " in work.finish(0)
     assert ended.is_complete(work.run)
 
 
-def test_a_training_that_diverged_is_started_again_until_it_ends_well(work: Work) -> None:
+def test_a_diverged_run_restarts_until_it_succeeds(work: Work) -> None:
     ends = '[[ "$*" != *--fallback-step=2* ]] || exit 0'
     record = '2026-01-02 03:04:05 | INFO | train | {"train_num_updates": "40"}'
     body = f"echo '{record}'; {ends}"
@@ -201,9 +201,7 @@ def test_a_training_that_diverged_is_started_again_until_it_ends_well(work: Work
 
 
 @pytest.mark.parametrize("fallbacks", [0, 1])
-def test_a_training_that_diverged_for_good_has_a_status_of_its_own(
-    fallbacks: int, work: Work
-) -> None:
+def test_a_run_without_further_fallbacks_exits_with_status_86(fallbacks: int, work: Work) -> None:
     work.fakes.add("fairseq-train", status=DIVERGED)
     work.start(fallbacks=fallbacks)
     assert "diverged, and ended" in work.finish(DIVERGED)

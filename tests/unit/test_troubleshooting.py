@@ -1,4 +1,4 @@
-"""docs/guides/troubleshooting.md: the messages that it explains are those that are printed."""
+"""The messages in docs/guides/troubleshooting.md exist in the code."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "guides" / "troubleshooting.md").read_text(encoding="utf-8")
 OTHERS = {"invalid choice", "CUDA out of memory", "Killed", "No space left", "Weights only load"}
-"""Messages of Python, torch and the system, which no source here holds."""
+"""Messages of Python, torch and the system, which are not in our sources."""
 
 
 def messages() -> list[str]:
-    """What stands between backticks in the first column of the page's tables."""
+    """Return the text between backticks in the first column of the page's tables."""
     rows = [line for line in PAGE.splitlines() if line.startswith("| ") and "you see" not in line]
     return [text for row in rows for text in re.findall(r"`([^`]+)`", row.split("|")[1])]
 
 
 @pytest.fixture(scope="module")
 def sources() -> str:
-    """Our code and fairseq's, with literals that stand over several lines joined."""
+    """Our code and fairseq's, with literals across several lines joined."""
     files = [*(ROOT / "scripts").rglob("*.sh"), *(ROOT / "fairseq_deepnet").rglob("*.py")]
     package = Path(fairseq.__file__).parent
     files += [*package.glob("*.py"), *package.glob("data/*.py"), *package.glob("optim/*.py")]
@@ -31,7 +31,7 @@ def sources() -> str:
 
 
 @pytest.mark.parametrize("message", messages())
-def test_a_message_that_is_explained_is_one_that_is_printed(message: str, sources: str) -> None:
+def test_an_explained_message_exists_in_the_code(message: str, sources: str) -> None:
     if not any(message.startswith(other) for other in OTHERS):
         assert message in sources
 
