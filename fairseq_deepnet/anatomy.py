@@ -1,8 +1,8 @@
-"""Attribute names of layers, branches, linear maps and norms in Transformer models.
+"""Layers, branches, linear maps and norms of Transformer models, found by attribute names.
 
-Our models, fairseq's and torchscale's share them: stacks have `layers`; a layer has `self_attn` and
-possibly `encoder_attn`, each with its `_layer_norm`, and fc1, fc2 and `final_layer_norm`.
-torchscale has both linear maps one level lower, in `ffn`.
+Our models, fairseq's and torchscale's share these names. A stack has `layers`. A layer has
+`self_attn`, possibly `encoder_attn`, a `_layer_norm` for each, fc1, fc2 and `final_layer_norm`.
+torchscale's fc1 and fc2 are one level lower, in `ffn`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ ATTENTION_ROLES = (Role.Q_PROJ, Role.K_PROJ, Role.V_PROJ, Role.OUT_PROJ)
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """A sublayer: its linear maps, and the modules that receive its input and give its output.
+    """Sublayer with its linear maps, and the modules that receive its input and return its output.
 
-    `norm` is the LayerNorm of this sublayer, wherever it is applied, or None.
+    `norm` is the sublayer's LayerNorm in any position, or None.
     """
 
     sublayer: Sublayer
@@ -39,7 +39,7 @@ class Branch:
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A layer and its branches in order."""
+    """Layer with its branches in order."""
 
     name: str
     module: nn.Module
@@ -48,7 +48,7 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
-    """All layers of a side; `name` is the module's path in the model."""
+    """All layers of one side. `name` is the module's path in the model."""
 
     side: Side
     name: str
@@ -57,7 +57,7 @@ class Stack:
 
     @property
     def final_norm(self) -> nn.Module | None:
-        """LayerNorm of the stack's output, or None."""
+        """LayerNorm at the stack's output, or None."""
         norm = getattr(self.module, "layer_norm", None)
         return norm if isinstance(norm, nn.Module) else None
 
@@ -68,7 +68,7 @@ class Stack:
         return table if isinstance(table, nn.Embedding) else None
 
     def linears(self) -> Iterator[tuple[int, Branch, Role, nn.Linear]]:
-        """Yield every linear map with the index of its layer, its branch and its role."""
+        """Yield every linear map with its layer's index, its branch and its role."""
         for index, layer in enumerate(self.layers):
             for branch in layer.branches:
                 for role, linear in branch.linears.items():
@@ -76,13 +76,17 @@ class Stack:
 
 
 def find_stacks(model: nn.Module) -> list[Stack]:
-    """Return the stacks in a model, encoder first; raise ValueError if it has none."""
+    """Return a model's stacks, encoder first.
+
+    Raises:
+        ValueError: if the model has no stack, or several stacks of one side.
+    """
     stacks = []
     for name, module in model.named_modules():
         layers = getattr(module, "layers", None)
         if not isinstance(layers, nn.ModuleList) or not len(layers):
             continue
-        # by key: LayerDrop's list leaves some out when it is iterated
+        # by key, because iteration over LayerDrop's list skips layers
         members = [(f"{name}.layers.{key}", layer) for key, layer in layers._modules.items()]
         if not all(layer is not None and hasattr(layer, "self_attn") for _, layer in members):
             continue
@@ -93,12 +97,12 @@ def find_stacks(model: nn.Module) -> list[Stack]:
         raise ValueError("no Transformer layers were found in this model (`layers.N.self_attn`)")
     if len({stack.side for stack in stacks}) < len(stacks):
         names = ", ".join(stack.name for stack in stacks)
-        raise ValueError(f"more than one stack of a side: {names}; the check knows one each")
+        raise ValueError(f"several stacks of one side: {names}; at most one per side is supported")
     return sorted(stacks, key=lambda stack: list(Side).index(stack.side))
 
 
 def find_branches(layer: nn.Module) -> tuple[Branch, ...]:
-    """Return the branches of a layer; raise ValueError naming a missing linear map."""
+    """Return a layer's branches; raise ValueError if a linear map is missing."""
     branches = []
     for sublayer in (Sublayer.SELF_ATTN, Sublayer.ENCODER_ATTN):
         attention = getattr(layer, sublayer.value, None)
@@ -110,9 +114,7 @@ def find_branches(layer: nn.Module) -> tuple[Branch, ...]:
     home = layer if hasattr(layer, Role.FC1.value) else getattr(layer, "ffn", layer)
     linears = {role: _linear(home, role) for role in (Role.FC1, Role.FC2)}
     norm = getattr(layer, "final_layer_norm", None)
-    branches.append(
-        Branch(Sublayer.FFN, linears, linears[Role.FC1], linears[Role.FC2], norm),
-    )
+    branches.append(Branch(Sublayer.FFN, linears, linears[Role.FC1], linears[Role.FC2], norm))
     return tuple(branches)
 
 
@@ -120,12 +122,12 @@ def _linear(home: nn.Module, role: Role) -> nn.Linear:
     linear = getattr(home, role.value, None)
     if not isinstance(linear, nn.Linear):
         raise ValueError(
-            f"{type(home).__name__} has no linear map {role.value}: the check knows separate"
-            f" {', '.join(Role)}"
+            f"{type(home).__name__} has no linear map {role.value}; separate {', '.join(Role)} are"
+            " required"
         )
     return linear
 
 
 def kind_of(sublayer: Sublayer, role: Role) -> str:
-    """Return fairseq's name of a linear map, as in reports: `self_attn.q_proj`, `fc1`."""
+    """Return fairseq's name for a linear map, such as `self_attn.q_proj` or `fc1`."""
     return role.value if sublayer is Sublayer.FFN else f"{sublayer.value}.{role.value}"

@@ -27,7 +27,7 @@ from .dictionaries import RECORD
 from .divergence import watch
 from .errors import ConfigurationError
 from .footprint import FULLY_SHARDED
-from .monitoring.instruments import OF_SPLIT
+from .monitoring.instruments import ON_SHARDS
 from .monitoring.monitor import Monitor, monitored_quantities
 from .monitoring.records import run_folder
 from .observers import Observer
@@ -426,8 +426,8 @@ def _build_instruments(trainer: DeepNetTrainer) -> list[Observer]:
             logger.warning(warning)
     quantities = monitored_quantities(cfg.model)
     if cfg.distributed_training.ddp_backend == FULLY_SHARDED:
-        unavailable = [name for name in quantities if name not in OF_SPLIT]
-        quantities = tuple(name for name in quantities if name in OF_SPLIT)
+        unavailable = [name for name in quantities if name not in ON_SHARDS]
+        quantities = tuple(name for name in quantities if name in ON_SHARDS)
         if unavailable:
             logger.warning("not monitored because the model is sharded: %s", ", ".join(unavailable))
     if quantities and trainer.is_data_parallel_master:

@@ -174,14 +174,14 @@ class VanishedGradients:
     def __init__(self, start: int = 0) -> None:
         self.finding: Event | None = None
         self.suspected = 0
-        self._well = start
+        self._healthy = start
 
     def add(self, update: int, norms: Mapping[str, Sequence[float | None]]) -> None:
         """Add gradient norms by side and layer, bottom first; None means no gradient."""
         regions = {side: vanished_region(row) for side, row in norms.items()}
         layers = {side: region for side, region in regions.items() if region is not None}
         if not layers:
-            self.finding, self.suspected, self._well = None, 0, update
+            self.finding, self.suspected, self._healthy = None, 0, update
             return
         self.suspected += 1
         if self.finding is None and self.suspected >= CONFIRMED:
@@ -189,7 +189,7 @@ class VanishedGradients:
             worst = ", ".join(f"{ratio:.0e} in the {side}" for side, ratio in ratios.items())
             what = f"gradients have vanished in {region_text(layers)} (lowest to highest: {worst})"
             values = {"ratio": ratios, "gradient_norm": {k: list(v) for k, v in norms.items()}}
-            self.finding = Event(Kind.VANISHED, self._well + 1, what, layers, values)
+            self.finding = Event(Kind.VANISHED, self._healthy + 1, what, layers, values)
 
 
 def lowest_ratio(layers: Sequence[float | None]) -> float:

@@ -1,9 +1,9 @@
 """The divergence watch: rank 0 judges the run, and all processes stop together.
 
-Rank 0 decides because it uses numbers that other processes lack: its gradient norms, and the
-targets in its batches. With several processes, it broadcasts its decision at every LOOK-th update.
-fairseq's FloatingPointError reaches all processes at once. The watch changes no number of the run,
-and an error in the watch does not stop the run.
+Rank 0 decides, because its gradient norms and the targets in its batches are not known to other
+processes. With several processes, rank 0 broadcasts its decision every INTERVAL updates. fairseq's
+FloatingPointError reaches all processes at once. The watch changes no number of the run, and an
+error in the watch does not stop the run.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from .events import Event, Kind, likely_cause, region_text
 logger = logging.getLogger(__name__)
 
 DEFAULT_FALLBACKS: Final = "lr*0.5, lr*0.5, update-freq*2"
-LOOK: Final = 10  # updates between two checks of the gradients, unless a check was suspicious
+INTERVAL: Final = 10  # updates between two checks of the gradients, unless a check was suspicious
 TESTED: Final = 2
 """Number of updates by which a checkpoint should precede the trouble: its parameters are first used
 by the next update, which must have been healthy."""
-REMEMBERED: Final = 20  # checks whose statistics are stored, to report the last healthy one
+HISTORY: Final = 20  # number of healthy checks that are stored, to report the last one
 
 
 def add_watch_arguments(parser: ArgumentParser) -> None:
@@ -86,7 +86,7 @@ def not_finite(
 
 
 def blames_numbers(error: FloatingPointError) -> bool:
-    """Return False if gradients differ between processes, which is not a divergence."""
+    """Return False if gradients only differ between processes, which is not a divergence."""
     return (
         "inconsistent" not in str(error) or re.search(r"\b(?i:nan|inf)\b", str(error)) is not None
     )
@@ -110,11 +110,11 @@ class Judge(Observer):
         self.vanished = VanishedGradients(update)
         self.scale = LossScale(trainer.cfg.common.min_loss_scale)
         self.current: dict[Kind, Event] = {}
-        self.good: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
-        self.look: dict[str, Any] = {}
+        self.healthy: deque[dict[str, Any]] = deque(maxlen=HISTORY)
+        self.gradient_norms: dict[str, Any] = {}
         self.lr = 0.0
         self.due: Event | None = None
-        self.over = False
+        self.has_ended = False
 
     def loaded(self, trainer: Any, update: int) -> None:
         self._start_over(trainer, update)
@@ -127,11 +127,11 @@ class Judge(Observer):
             self.unigram.add(samples)
 
     def gradients(self, trainer: Any, update: int) -> None:
-        self.look, self.lr = {}, float(trainer.get_lr())
+        self.gradient_norms, self.lr = {}, float(trainer.get_lr())
         suspects = self.vanished.suspected and self.vanished.finding is None
         # the first update after a start shows whether the loaded state is healthy
-        if update == self.start + 1 or update % LOOK == 0 or suspects:
-            self.look = self._norms(gradient_scale(trainer.optimizer))
+        if update == self.start + 1 or update % INTERVAL == 0 or suspects:
+            self.gradient_norms = self._norms(gradient_scale(trainer.optimizer))
 
     def _norms(self, scale: float = 1.0) -> dict[str, Any]:
         """Return gradient norms by side and layer."""
@@ -139,7 +139,7 @@ class Judge(Observer):
         return {side: parts[LAYER] for side, parts in measured.items()}
 
     def end(self, trainer: Any, update: int, updated: bool) -> None:
-        if self.over:
+        if self.has_ended:
             return  # `failed` has reported the error
         scaler = getattr(trainer.optimizer, "scaler", None)
         if scaler is not None:
@@ -157,20 +157,20 @@ class Judge(Observer):
         if loss is not None:
             self.spike.add(update, loss)
             self.stalled.add(update, loss)
-        if update % LOOK == 0:
+        if update % INTERVAL == 0:
             self.stalled.judge(self.unigram.level())
-        if self.look:
-            self.vanished.add(update, self.look)
+        if self.gradient_norms:
+            self.vanished.add(update, self.gradient_norms)
             if not self.current and not self.vanished.suspected:
-                good = {"update": update, **numbers, "lr": self.lr, "gradient_norm": self.look}
-                self.good.append(good)
+                facts = {**numbers, "lr": self.lr, "gradient_norm": self.gradient_norms}
+                self.healthy.append({"update": update, **facts})
 
     def _report(self, update: int, findings: Mapping[Kind, Event]) -> None:
         """Report each new finding once, and each recovery."""
         for kind, finding in findings.items():
             if kind in self.current:
                 continue
-            before = [look for look in self.good if look["update"] < finding.started]
+            before = [record for record in self.healthy if record["update"] < finding.started]
             event = replace(
                 finding,
                 update=update,
@@ -191,7 +191,7 @@ class Judge(Observer):
     def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
         if not blames_numbers(error):
             return
-        self.over = True
+        self.has_ended = True
         # fairseq has repeated the update to search for the module. The gradients are neither
         # reduced nor scaled, so only their finiteness has a meaning.
         started = min([update, *(event.started for event in self.current.values())])
@@ -211,11 +211,11 @@ class Watch(Observer):
     def __init__(self, trainer: Any, folder: Path, judge: Judge | None) -> None:
         self.folder, self.judge = folder, judge
         self.save_dir = Path(trainer.cfg.checkpoint.save_dir)
-        self.over = False
+        self.has_ended = False
 
     def end(self, trainer: Any, update: int, updated: bool) -> None:
         is_single = trainer.data_parallel_world_size == 1
-        if not self.over and (is_single or (updated and update % LOOK == 0)):
+        if not self.has_ended and (is_single or (updated and update % INTERVAL == 0)):
             due = self.judge is not None and self.judge.due is not None
             if broadcast_from_rank0(trainer, due):
                 self._stop(trainer, update)
@@ -230,7 +230,7 @@ class Watch(Observer):
         The other processes wait for rank 0, because the first process that exits may end the rest.
         An error while rank 0 writes the record does not prevent the end.
         """
-        self.over = True  # fairseq's trainer calls `end` while it unwinds
+        self.has_ended = True  # fairseq's trainer calls `end` while it unwinds
         if self.judge is not None:
             try:
                 text = self._record(self.judge, update)
@@ -254,9 +254,9 @@ class Watch(Observer):
 
 
 def newest_before(save_dir: Path, started: int) -> tuple[int, Path] | None:
-    """Return the newest checkpoint from before trouble that started at update `started`, or None.
+    """Return the newest checkpoint from before update `started`, or None.
 
-    If possible, the checkpoint is TESTED updates older than the trouble.
+    If possible, return a checkpoint that is at least TESTED updates older.
     """
     before = [checkpoint for checkpoint in resumable(save_dir) if checkpoint[0] < started]
     tested = [checkpoint for checkpoint in before if checkpoint[0] <= started - TESTED]

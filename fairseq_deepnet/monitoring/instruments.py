@@ -23,15 +23,15 @@ Slot = tuple[str, str, str, int]
 GRADIENTS: Final = ("gradient_norm", "embedding_gradient_norm")
 ACTIVATIONS: Final = ("branch_norm", "residual_norm", "layer_norm_input", "layer_norm_gradient")
 GAINS: Final = ("gain_drift", "gain_spread")
-OF_SPLIT: Final = (*GRADIENTS, *ACTIVATIONS)
+ON_SHARDS: Final = (*GRADIENTS, *ACTIVATIONS)
 """Quantities that can be measured on a sharded model, of which no process has all parameters."""
 
-_OF_LAYERS: Final = {
+_LAYER_PARTS: Final = {
     "self_attn_layer_norm": "self_attn",
     "encoder_attn_layer_norm": "encoder_attn",
     "final_layer_norm": "ffn",
 }
-_OF_STACKS: Final = {
+_STACK_PARTS: Final = {
     "layernorm_embedding": "embedding",
     "combination": "combination",  # DLCL's, of every output that it combines
     "layer_norm": "final",
@@ -248,8 +248,8 @@ def layer_norms(stack: Stack) -> Iterator[tuple[nn.Module, str, int]]:
     for index, layer in enumerate(stack.layers):
         for path, module in layer.module.named_modules():
             if isinstance(module, nn.LayerNorm):
-                yield module, _OF_LAYERS.get(path, path), index
-    for name, part in _OF_STACKS.items():
+                yield module, _LAYER_PARTS.get(path, path), index
+    for name, part in _STACK_PARTS.items():
         owner = getattr(stack.module, name, None)
         modules = owner.modules() if isinstance(owner, nn.Module) else ()
         norms = [module for module in modules if isinstance(module, nn.LayerNorm)]

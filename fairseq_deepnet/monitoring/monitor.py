@@ -1,8 +1,8 @@
 """The monitor: writes the quantities of each monitored update to monitor.jsonl and TensorBoard.
 
-The process that writes checkpoints measures: gradients of all processes, and activations of its own
-share of the batch. To add a quantity, add a row to quantities.md and measure the quantity in
-`Monitor.gradients` or `Monitor.end`.
+Only the process that writes checkpoints measures. Gradients cover all processes, activations only
+this process's share of the batch. To add a quantity, add a row to quantities.md and measure the
+quantity in `Monitor.gradients` or `Monitor.end`.
 """
 
 from __future__ import annotations

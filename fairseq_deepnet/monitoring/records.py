@@ -1,18 +1,16 @@
-"""The monitored quantities, read from quantities.md, and their records.
+"""Monitored quantities, read from quantities.md, and their records.
 
-monitor.jsonl has one line per monitored update, appended during training and read by plots.
-
-A line is a JSON object:
+monitor.jsonl contains one JSON object per monitored update:
 
     {"update": 100, "lr": 2e-4, "loss": 7.1, "nll_loss": 5.9, "gnorm": 1.3,
      "values": {"model_update": 3.2,                                          # model
                 "embedding_gradient_norm": {"encoder": 0.1, "decoder": 0.2},   # side
                 "gradient_norm": {"decoder": {"layer": [0.1, ...], "self_attn": [...], ...}}}}
 
-Lists contain one value per layer of a stack, bottom first; single values of a stack, such as the
-final LayerNorm of Pre-LN, are lists of length one. null marks a missing value, such as a layer that
-LayerDrop skipped. Non-finite numbers are the words "nan", "inf" and "-inf", as strict JSON lacks
-them.
+Lists contain one value per layer, bottom first. Single values, such as that of Pre-LN's final
+LayerNorm, are lists of length one. null marks a missing value, for instance in a layer that
+LayerDrop skipped. Non-finite numbers are written as "nan", "inf" and "-inf", because strict JSON
+does not support them.
 """
 
 from __future__ import annotations
@@ -57,21 +55,22 @@ QUANTITIES: Final = {quantity.name: quantity for quantity in _rows()}
 
 
 def run_folder(save_dir: Path) -> Path:
-    """Return the folder of a run's records: beside `checkpoints` in a run folder of
-    scripts/train.sh, with the checkpoints of a bare fairseq-train.
+    """Return the folder of a run's records.
+
+    This is the run folder of scripts/train.sh, or --save-dir for plain fairseq-train.
     """
     parent = save_dir.resolve().parent
-    recorded = save_dir.name == "checkpoints" and (parent / "config.yaml").is_file()
-    return parent if recorded else save_dir
+    is_run = save_dir.name == "checkpoints" and (parent / "config.yaml").is_file()
+    return parent if is_run else save_dir
 
 
 def _line(record: Record) -> str:
-    # seven digits are all that float32 holds
+    # float32 has seven significant digits
     return json.dumps(strict(record, digits=7), allow_nan=False) + "\n"
 
 
 def _numbers(value: Any) -> Any:
-    """Invert `strict`: the words "nan", "inf" and "-inf" become floats."""
+    """Replace the words "nan", "inf" and "-inf" by floats, the inverse of `strict`."""
     if isinstance(value, dict):
         return {key: _numbers(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -80,14 +79,14 @@ def _numbers(value: Any) -> Any:
 
 
 def append(file: Path, record: Record) -> None:
-    """Append a line to a JSON-lines file; a crash may truncate it."""
+    """Append a line to a JSON-lines file. A crash may truncate the line."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8") as lines:
         lines.write(_line(record))
 
 
 def read(file: Path) -> Iterator[Record]:
-    """Yield the records in order; skip a line that a killed run left unfinished."""
+    """Yield the records in order, skipping unfinished lines of killed runs."""
     with file.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             with contextlib.suppress(json.JSONDecodeError):
@@ -98,7 +97,7 @@ def keep_until(file: Path, update: int, attempt: int | None = None) -> None:
     """Drop records of later updates, which a run that resumes from `update` repeats.
 
     Args:
-        attempt: consider only records of this attempt, if they have one
+        attempt: if set, preserve all records of other attempts
     """
     if file.is_file():
         remaining = [

@@ -129,7 +129,7 @@ def test_an_error_of_fairseq_is_reported_once(monkeypatch: pytest.MonkeyPatch) -
     """fairseq's trainer calls `end` while it unwinds."""
     reports = []
     judge = Judge.__new__(Judge)
-    judge.over, judge.due, judge.current = False, None, {}
+    judge.has_ended, judge.due, judge.current = False, None, {}
     monkeypatch.setattr(judge, "_norms", dict)
     monkeypatch.setattr(judge, "_report", lambda update, findings: reports.append(list(findings)))
     judge.failed(None, 7, FloatingPointError("NaN detected: loss"))
