@@ -1,14 +1,15 @@
-"""Binarised data: what fairseq-preprocess would have written, to the byte."""
+"""Binarised data, byte for byte as fairseq-preprocess writes it, and its unigram cross-entropy."""
 
 from __future__ import annotations
 
 import random
+from math import log2
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fairseq.data import Dictionary
-from fairseq.data.indexed_dataset import MMapIndexedDataset
+import torch
+from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
 from fairseq.options import get_preprocessing_parser
 from fairseq_cli import preprocess
 
@@ -31,13 +32,13 @@ def write(path: Path, lines: list[str]) -> Path:
 
 def text(folder: Path, name: str, seed: int) -> Path:
     rng = random.Random(seed)
-    words = [f"{one}{other}" for one in ("ka", "to", "manĝ") for other in ("do", "li", "as", "n")]
+    words = [f"{stem}{end}" for stem in ("ka", "to", "manĝ") for end in ("do", "li", "as", "n")]
     lines = [" ".join(rng.choices(words, k=rng.randint(1, 9))) for _ in range(120)]
     return write(folder / name, lines + ODD)
 
 
 def fairseq_preprocess(folder: Path, *options: str) -> Path:
-    """The folder that the real command makes of train.eo and train.ia."""
+    """Return the folder that the real command writes from train.eo and train.ia."""
     out = folder / "fairseq"
     words = ["--source-lang=eo", "--target-lang=ia", f"--trainpref={folder / 'train'}"]
     handlers = list(preprocess.logger.handlers)
@@ -46,11 +47,10 @@ def fairseq_preprocess(folder: Path, *options: str) -> Path:
     return out
 
 
-@pytest.mark.parametrize("chunk", [10_000, 11])
-def test_words_and_their_dictionary_are_as_fairseq_preprocess_has_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+def test_words_and_their_dictionary_equal_those_of_fairseq_preprocess(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks, "__defaults__", (chunk,))
+    monkeypatch.setattr(chunks, "__defaults__", (11,))
     source, target = text(tmp_path, "train.eo", 1), text(tmp_path, "train.ia", 2)
     expected = fairseq_preprocess(tmp_path)
     for language, words in {"eo": source, "ia": target}.items():
@@ -58,14 +58,14 @@ def test_words_and_their_dictionary_are_as_fairseq_preprocess_has_them(
         binarise.write_word_dictionary([words], dictionary, workers=2)
         assert dictionary.read_bytes() == (expected / dictionary.name).read_bytes()
         counts = binarise.binarise(dictionary, words, out, workers=2)
-        assert counts.sentences == 120 + len(ODD)
+        assert counts["sentences"] == 120 + len(ODD)
         for ending in ("bin", "idx"):
-            made = (expected / f"train.eo-ia.{language}.{ending}").read_bytes()
-            assert Path(f"{out}.{ending}").read_bytes() == made
+            content = (expected / f"train.eo-ia.{language}.{ending}").read_bytes()
+            assert Path(f"{out}.{ending}").read_bytes() == content
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_raw_text_becomes_what_encoding_and_fairseq_preprocess_make_of_it(
+def test_raw_text_is_binarised_as_by_encoding_and_fairseq_preprocess(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(chunks, "__defaults__", (11,))
@@ -80,20 +80,42 @@ def test_raw_text_becomes_what_encoding_and_fairseq_preprocess_make_of_it(
     expected = fairseq_preprocess(tmp_path, srcdict, "--joined-dictionary")
     counts = binarise.binarise(tmp_path / "spm.model", test, tmp_path / "out", workers=2)
     for ending in ("bin", "idx"):
-        made = (expected / f"train.eo-ia.eo.{ending}").read_bytes()
-        assert (tmp_path / f"out.{ending}").read_bytes() == made
-    assert counts.unknown > 0
+        content = (expected / f"train.eo-ia.eo.{ending}").read_bytes()
+        assert (tmp_path / f"out.{ending}").read_bytes() == content
+    assert counts["unknown"] > 0
 
 
-def test_a_large_vocabulary_takes_wider_numbers(tmp_path: Path) -> None:
-    words = [f"w{number}" for number in range(70_000)]
-    dictionary = write(tmp_path / "dict.txt", [f"{word} 1" for word in words])
-    test = write(tmp_path / "test", ["w0 w69999", "w65531 w65532"])
-    assert binarise.binarise(dictionary, test, tmp_path / "out").tokens == 6
+def test_a_large_vocabulary_is_stored_in_four_bytes(tmp_path: Path) -> None:
+    dictionary = write(tmp_path / "dict.txt", [f"w{number} 1" for number in range(70_000)])
+    text = write(tmp_path / "test", ["w0 w69999", "w65531 w65532"])
+    assert binarise.binarise(dictionary, text, tmp_path / "out")["tokens"] == 6
     data = MMapIndexedDataset(str(tmp_path / "out"))
-    numbers = Dictionary.load(str(dictionary))
-    assert [line.tolist() for line in data] == [
-        [numbers.index(word) for word in line.split()] + [numbers.eos()]
-        for line in read_lines(test)
-    ]
+    assert [line.tolist() for line in data] == [[4, 70_003, 2], [65_535, 65_536, 2]]
     assert np.dtype(data._index.dtype).itemsize == 4
+
+
+def write_numbers(prefix: Path, *sentences: list[int]) -> None:
+    builder = MMapIndexedDatasetBuilder(f"{prefix}.bin", dtype=np.uint16)
+    for sentence in sentences:
+        builder.add_item(torch.tensor(sentence))
+    builder.finalize(f"{prefix}.idx")
+
+
+def test_unigram_nll_is_the_cross_entropy_under_add_one_smoothed_frequencies(
+    tmp_path: Path,
+) -> None:
+    for split, sentences in (("train", [[4, 4, 4, 5, 2], [4, 6, 2]]), ("valid", [[4, 7, 2]])):
+        write_numbers(tmp_path / f"{split}.de-en.en", *sentences)
+        write_numbers(tmp_path / f"{split}.de-en.de", [3, 3, 3])
+    # train: 4 four times, 2 twice, 5 and 6 once, 8 tokens; valid: 4, 7, 2; 8 symbols
+    expected = -(log2(5 / 16) + log2(1 / 16) + log2(3 / 16)) / 3
+    assert binarise.unigram_nll(tmp_path, "en", 8) == pytest.approx(expected, rel=1e-12)
+    assert binarise.unigram_nll(tmp_path, "de", 8) == pytest.approx(-log2(4 / 11))
+    assert binarise.unigram_nll(tmp_path, "fr", 8) is None
+    # further parts of the training set count, further validation sets do not
+    write_numbers(tmp_path / "train1.de-en.en", [7, 7, 7])
+    for other in ("valid1", "train_of_another"):
+        write_numbers(tmp_path / f"{other}.de-en.en", [5, 5, 5])
+    binarise.unigram_nll.cache_clear()
+    expected = -(log2(5 / 19) + log2(4 / 19) + log2(3 / 19)) / 3
+    assert binarise.unigram_nll(tmp_path, "en", 8) == pytest.approx(expected, rel=1e-12)

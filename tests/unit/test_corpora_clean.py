@@ -1,4 +1,4 @@
-"""Reading, checking and cleaning parallel text."""
+"""Lines, words and characters of text."""
 
 from __future__ import annotations
 
@@ -9,26 +9,15 @@ import pytest
 from fairseq_deepnet.tools.corpora.text import count_words, find_side, normalise, read_lines
 
 
-def test_only_a_newline_ends_a_line_also_of_windows_and_a_byte_order_mark_is_no_text(
-    tmp_path: Path,
-) -> None:
+def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
     path = tmp_path / "text"
     odd = ["a\u2028b", "c\x85d", "e\x0bf\x0cg", "h\ri", "j\x1ck", "\ufefftwo"]
     path.write_bytes("".join(f"{line}\r\n" for line in ["\ufeffone", *odd]).encode() + b"three")
     assert list(read_lines(path)) == ["one", *odd, "three"]
 
 
-def test_invalid_utf8_is_refused_with_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "text"
-    path.write_bytes(b"good\nGr\xfc\xdfe\n")
-    with pytest.raises(ValueError, match=r"text, line 2: not valid UTF-8 .*iconv"):
-        list(read_lines(path))
-
-
-def test_a_side_is_found_plain_or_gzipped_but_not_both(tmp_path: Path) -> None:
+def test_a_side_is_plain_or_gzipped_but_not_both(tmp_path: Path) -> None:
     prefix = tmp_path / "train"
-    with pytest.raises(FileNotFoundError, match=r"there is no .*train\.eo\[\.gz\]"):
-        find_side(prefix, "eo")
     packed = tmp_path / "train.eo.gz"
     packed.touch()
     assert find_side(prefix, "eo") == packed
@@ -37,7 +26,7 @@ def test_a_side_is_found_plain_or_gzipped_but_not_both(tmp_path: Path) -> None:
         find_side(prefix, "eo")
 
 
-def test_normalising_composes_letters_and_leaves_single_spaces() -> None:
+def test_normalisation_composes_letters_and_leaves_single_spaces() -> None:
     assert normalise(" cafe\u0301\t\u00a0au\u2028lait\x07 \ufeff") == "café au lait"
     assert normalise("a\u00adb") == "ab"
     assert normalise("u\x00\u0308ber") == "über"
@@ -48,5 +37,5 @@ def test_normalising_composes_letters_and_leaves_single_spaces() -> None:
     ("line", "words"),
     [("", 0), ("Sie ist da.", 3), ("我喜欢猫", 4), ("GPT 是模型", 4), ("ฉันรักแมว", 3), ("𠮷野", 2)],
 )
-def test_words_are_counted_also_where_no_spaces_are_written(line: str, words: int) -> None:
+def test_words_are_counted_even_in_scripts_without_spaces(line: str, words: int) -> None:
     assert count_words(line) == words

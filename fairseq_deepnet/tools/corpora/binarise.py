@@ -1,7 +1,7 @@
-"""fairseq's binarised data (its mmap format) and dictionaries of words.
+"""fairseq's binarised data (in its mmap format) and dictionaries of words.
 
-sentencepiece numbers its pieces and fairseq its symbols in the same order, so text is encoded as
-numbers directly. Byte-pair codes of Moses tokens are numbered by a dictionary.
+sentencepiece's pieces and fairseq's symbols have the same order, so sentencepiece encodes text
+directly as numbers. A dictionary numbers the byte-pair codes of Moses tokens.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,26 +19,19 @@ from fairseq_deepnet.tools.corpora.subwords import fairseq_symbols, load_model
 from fairseq_deepnet.tools.corpora.text import Chunk, chunks, map_in_order, normalise
 
 _SPECIAL = 4
-"""<s>, <pad>, </s> and <unk>, the first symbols of every dictionary of fairseq."""
+"""Number of the symbols <s>, <pad>, </s> and <unk>, which begin every fairseq dictionary."""
 _END, _UNKNOWN = 2, 3
 
 
-class Counts(NamedTuple):
-    """Sentences, tokens with one end of sentence each, and unknown tokens of a file."""
-
-    sentences: int
-    tokens: int
-    unknown: int
-
-
-def binarise(vocabulary: Path, text: Path, out: Path, workers: int = 1) -> Counts:
+def binarise(vocabulary: Path, text: Path, out: Path, workers: int = 1) -> dict[str, int]:
     """Write OUT.bin and OUT.idx from text (plain or .gz), as fairseq-preprocess does.
 
-    The result does not depend on the number of processes.
+    Returns the numbers of sentences, tokens (including ends of sentences) and unknown tokens. The
+    result does not depend on the number of processes.
 
     Args:
-        vocabulary: a sentencepiece model (.model), whose dictionary is that of
-            `subwords.write_dictionary`; or fairseq's dictionary of words between spaces.
+        vocabulary: a sentencepiece model (.model), numbered like its dictionary from
+            `subwords.write_dictionary`, or a fairseq dictionary of the words between spaces.
     """
     from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dtype
 
@@ -56,14 +48,14 @@ def binarise(vocabulary: Path, text: Path, out: Path, workers: int = 1) -> Count
             unknown += int((tokens == _UNKNOWN).sum())
     with MMapIndexedDataset.Index.writer(f"{out}.idx", dtype) as index:
         index.write(sizes)
-    return Counts(len(sizes), sum(sizes), unknown)
+    return {"sentences": len(sizes), "tokens": sum(sizes), "unknown": unknown}
 
 
 @functools.lru_cache(maxsize=2)
 def _numbering(
     vocabulary: Path, modified: int
 ) -> tuple[Callable[[Iterable[str]], list[np.ndarray]], int]:
-    """Return the function from lines to fairseq's numbers, and the size of the dictionary."""
+    """Return a function from lines to fairseq's numbers, and the dictionary's size."""
     if vocabulary.suffix != ".model":
         from fairseq.data import Dictionary
 
@@ -92,7 +84,7 @@ def _number(chunk: Chunk, path: Path, vocabulary: Path, modified: int) -> list[n
 
 
 def write_word_dictionary(texts: Sequence[Path], out: Path, workers: int = 1) -> int:
-    """Write the dictionary of some files, as fairseq-preprocess does; return its size."""
+    """Write the dictionary of text files as fairseq-preprocess does, and return its size."""
     from fairseq.data import Dictionary
 
     dictionary = Dictionary()
@@ -104,7 +96,7 @@ def write_word_dictionary(texts: Sequence[Path], out: Path, workers: int = 1) ->
 
 
 def count_words(texts: Sequence[Path], workers: int = 1) -> Counter[str]:
-    """Return the frequency of each word between spaces in some files."""
+    """Return the frequency of each word between spaces in text files."""
     counts: Counter[str] = Counter()
     for text in texts:
         for words in map_in_order(partial(_count_words, path=text), chunks([text]), workers):
@@ -118,32 +110,27 @@ def _count_words(chunk: Chunk, path: Path) -> Counter[str]:
 
 @functools.lru_cache(maxsize=16)
 def unigram_nll(data: Path, target: str | None, symbols: int) -> float | None:
-    """Return the bits per token of a model that only knows how frequent each subword is.
+    """Return the bits per token of a unigram model, or None if there is no data.
 
-    The cross-entropy of the validation set's target side under the training set's frequencies,
-    add-one smoothed over all V symbols:
+    The result is the cross-entropy of the validation set's target side under the training set's
+    frequencies, with add-one smoothing over all V symbols:
 
         H = - sum_v valid(v) / |valid| * log2((train(v) + 1) / (|train| + V))
 
     Args:
-        data: folder of one pair or of one language; None is returned for any other.
+        data: data folder of one pair or one language.
         target: language of the target side; None for a language model.
-        symbols: V, special symbols included.
+        symbols: V, including special symbols.
     """
-    from fairseq.data.indexed_dataset import MMapIndexedDataset, infer_dataset_impl
+    from fairseq.data.indexed_dataset import MMapIndexedDataset
 
-    name = rf"\d*\.([^.]+-{target}|{target}-[^.]+)\.{target}" if target else r"\d*"
+    name = rf"\.([^.]+-{target}|{target}-[^.]+)\.{target}" if target else ""
     counts = []
-    for split in ("train", "valid"):
-        files = [
-            path
-            for path in sorted(data.glob(f"{split}*.idx"))
-            if re.fullmatch(split + name, path.stem)
-        ]
+    for split in (r"train\d*", "valid"):
         total = np.zeros(symbols, dtype=np.int64)
-        for index in files if split == "train" else files[:1]:
-            if infer_dataset_impl(str(index.with_suffix(""))) != "mmap":
-                return None
+        for index in data.glob("*.idx"):
+            if not re.fullmatch(split + name, index.stem):
+                continue
             dtype = MMapIndexedDataset.Index(str(index)).dtype
             with index.with_suffix(".bin").open("rb") as stream:
                 while len(tokens := np.fromfile(stream, dtype, 1 << 24)):
@@ -154,6 +141,6 @@ def unigram_nll(data: Path, target: str | None, symbols: int) -> float | None:
         if not total.sum():
             return None
         counts.append(total)
-    seen, predicted = counts
-    probability = (seen + 1) / (seen.sum() + symbols)
-    return float(-(predicted * np.log2(probability)).sum() / predicted.sum())
+    train, valid = counts
+    probability = (train + 1) / (train.sum() + symbols)
+    return float(-(valid * np.log2(probability)).sum() / valid.sum())

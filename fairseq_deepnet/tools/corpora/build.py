@@ -70,13 +70,14 @@ def claimed(out: Path) -> Iterator[None]:
     """Lock OUT; raise ValueError if another run has it."""
     lock = out.with_name(out.name + ".lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(lock))
-        except BlockingIOError:
-            raise ValueError(f"another run is building {out}: wait, or set OUT=FOLDER") from None
-        stack.callback(lock.unlink, missing_ok=True)
-        yield
+    try:
+        with locked(lock):
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+    except BlockingIOError:
+        raise ValueError(f"another run is building {out}: wait, or set OUT=FOLDER") from None
 
 
 def _read(folder: Path, *keys: str) -> dict[str, Any]:
@@ -390,7 +391,7 @@ class _Pipeline:
                 own = self.part / f"spm.{language}.model"
                 folder, vocabulary = "text", own if own.is_file() else self.part / "spm.model"
             paths = vocabulary, self.part / folder / text, self.part / name
-            counts[language] = binarise.binarise(*paths, self.workers)._asdict()
+            counts[language] = binarise.binarise(*paths, self.workers)
         return counts
 
     def _record(
@@ -438,22 +439,17 @@ def _clean_chunk(chunk: Chunk, paths: Sequence[Path], row: Row, recipe: Recipe) 
     train = row.split == "train"
     for text in chunk.decode(paths):
         reason = None
-        lines: tuple[str, ...]
+        lines = tuple(line.replace("\r", " ") for line in text)
         if recipe.kind == "moses":
-            lines = tuple(line.replace("\r", " ") for line in text)
-            tokens = [
-                moses.tokenise(*side, recipe, train)
-                for side in zip(text, row.languages, strict=True)
-            ]
+            sides = zip(text, row.languages, strict=True)
+            tokens = [moses.tokenise(*side, recipe, train) for side in sides]
             if train and recipe.follows != "wmt14":
                 reason = moses.why_dropped(tokens[0], tokens[1], recipe)
             lines += tuple(tokens)
         elif train:
             lines = tuple(map(normalise, text))
             reason = why_dropped(lines[0], lines[-1], recipe)
-        else:
-            lines = tuple(line.replace("\r", " ") for line in text)
-        if not train and recipe.kind == "language" and is_blank(text[0]):
+        elif recipe.kind == "language" and is_blank(text[0]):
             reason = "blank"
         if reason:
             dropped[reason] += 1

@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import http.client
 import os
+import shutil
 import sys
 import time
 import urllib.error
@@ -74,12 +75,9 @@ def _transfer(url: str, file: File, part: BinaryIO) -> None:
         length = response.headers.get("Content-Length")
         total = begun + int(length) if length else None
         pause = 0.1 if sys.stderr.isatty() else 10
-        with tqdm(
-            desc=file.name, initial=begun, total=total, unit="B", leave=False, mininterval=pause
-        ) as bar:
-            while block := response.read1(1 << 18):
-                part.write(block)
-                bar.update(len(block))
+        bar = {"desc": file.name, "initial": begun, "total": total, "mininterval": pause}
+        with tqdm.wrapattr(part, "write", leave=False, **bar) as out:
+            shutil.copyfileobj(response, out, 1 << 18)
         part.flush()
     if total is not None and part.tell() != total:
         raise OSError(f"the connection ended after {part.tell():,} of {total:,} bytes")

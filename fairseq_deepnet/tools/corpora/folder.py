@@ -94,11 +94,9 @@ class DataFolder:
 
     def model_files(self) -> list[str]:
         """Return the names of the files that a trained model depends on."""
-        models = {self.subword_model(language).name for language in self.languages}
-        dictionaries = {path.name for path in self.path.glob("dict*.txt")}
-        recorded = {name for name in self.record.get("files") or () if name.startswith("dict.")}
-        tokens = {"languages.txt"} if self.is_multilingual else set()
-        return sorted(models | dictionaries | recorded | tokens)
+        starts = ("bpe.codes", "dict.", "languages.txt", "spm.")
+        names = self.record.get("files") or ()
+        return sorted(n for n in names if n.startswith(starts) and not n.endswith(".vocab"))
 
     @property
     def is_multilingual(self) -> bool:

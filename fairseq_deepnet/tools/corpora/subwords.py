@@ -22,7 +22,6 @@ UNKNOWN = "<unk>"
 FAIRSEQ_SPECIALS = frozenset({"<s>", "<pad>", "</s>", UNKNOWN})
 # the result of unigram training depends on it
 _TRAINING_THREADS = 16
-_CHUNK = 10_000
 _ENDS = re.compile("[\r\n]")
 _MAX_LINE_BYTES = 16_384
 
@@ -137,8 +136,8 @@ def encode_lines(
 
     A literal "</s>" becomes <unk>, because fairseq would end the sentence there.
     """
-    normalised = (normalise(line) for line in lines)
-    while chunk := list(islice(normalised, _CHUNK)):
+    normalised = map(normalise, lines)
+    while chunk := list(islice(normalised, 10_000)):
         for pieces in model.encode(chunk, out_type=str, num_threads=workers):
             if not FAIRSEQ_SPECIALS.isdisjoint(pieces):
                 pieces = [UNKNOWN if piece in FAIRSEQ_SPECIALS else piece for piece in pieces]
