@@ -12,27 +12,14 @@ from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, DataFolder, 
 from fairseq_deepnet.tools.translation import engines
 from fairseq_deepnet.tools.translation.engines import CTranslate2Model, Translator
 from tests.support.runs import SENTENCES
-from tests.support.trained import make_trained_run
+from tests.support.trained import make_multilingual_data, make_trained_run
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the run of a model for en-xx and en-yy, with xx-yy as zero-shot direction."""
     place = tmp_path_factory.mktemp("multilingual")
-    sides = {
-        "en": SENTENCES * 8,
-        "xx": [line.upper() for line in SENTENCES * 8],
-        "yy": [" ".join(reversed(line.split())) for line in SENTENCES * 8],
-    }
-    for language, lines in sides.items():
-        text = "".join(f"{line}\n" for line in lines)
-        (place / f"text.{language}").write_text(text, encoding="utf-8")
-    rows = [f"test\txx\tyy\t{place}/text\n"]
-    for pair in ("en\txx", "en\tyy"):
-        rows += [f"{split}\t{pair}\t{place}/text\n" for split in ("train", "valid", "test")]
-    (place / "pairs.tsv").write_text("".join(rows), encoding="utf-8")
-    words = [f"--table={place / 'pairs.tsv'}", f"--out={place / 'data'}"]
-    assert cli.main(["preprocess", "pairs", *words, "--vocab-size=70", "--workers=1"]) == 0
+    make_multilingual_data(place)
     about = {"_name": MULTILINGUAL_TASK, "encoder_langtok": "tgt"}
     make_trained_run(place / "run", place / "data", about=about)
     return place / "run"

@@ -1,4 +1,4 @@
-"""Models with weights as after training, and checkpoints and runs of them, without training."""
+"""Models with weights as after training, and their checkpoints and runs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
+from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import save_checkpoint
 from fairseq_deepnet.schemes.admin import AdminResidual
 from fairseq_deepnet.tools import standalone
 from fairseq_deepnet.tools.fairseq_options import quiet
 from tests.support.models import SYMBOLS, small, stir
+from tests.support.runs import SENTENCES
 
 
 def task(data: Path | None = None) -> Any:
-    """Return a task with an invented dictionary, or with those of a data folder."""
+    """Return a task with an invented dictionary, or with a data folder's dictionaries."""
     result: Any = standalone.VocabularyTask(4 + SYMBOLS)
     if data is not None and (data / "dict.txt").is_file():  # many languages
         result.source_dictionary = result.target_dictionary = Dictionary.load(
@@ -40,7 +42,7 @@ def trained(
 ) -> tuple[Any, dict[str, Any]]:
     """Return a model with weights as after training, and the content of its checkpoint.
 
-    `about` contains the options of its task; German to English by default.
+    `about` contains the options of its task, by default German to English.
     """
     torch.manual_seed(1)
     args = Namespace(arch=arch, _name=arch, **small(**options))
@@ -64,7 +66,7 @@ def trained(
 
 
 def make_trained_run(run: Path, data: Path, **options: Any) -> Any:
-    """Write a run folder with one checkpoint of such a model, and return the model."""
+    """Write a run folder with one checkpoint of a `trained` model, and return the model."""
     model, state = trained(data=data, **options)
     (run / "checkpoints").mkdir(parents=True)
     save_checkpoint(state, run / "checkpoints" / "checkpoint_best.pt")
@@ -72,3 +74,22 @@ def make_trained_run(run: Path, data: Path, **options: Any) -> Any:
         f"arch: deepnet_transformer\nrecipe:\n  data: {data}\n", encoding="utf-8"
     )
     return model
+
+
+def make_multilingual_data(place: Path) -> Path:
+    """Write a data folder for en-xx and en-yy in both directions, with a test set of xx-yy."""
+    sides = {
+        "en": SENTENCES * 8,
+        "xx": [line.upper() for line in SENTENCES * 8],
+        "yy": [" ".join(reversed(line.split())) for line in SENTENCES * 8],
+    }
+    for language, lines in sides.items():
+        text = "".join(f"{line}\n" for line in lines)
+        (place / f"text.{language}").write_text(text, encoding="utf-8")
+    rows = [f"test\txx\tyy\t{place}/text\n"]
+    for pair in ("en\txx", "en\tyy"):
+        rows += [f"{split}\t{pair}\t{place}/text\n" for split in ("train", "valid", "test")]
+    (place / "pairs.tsv").write_text("".join(rows), encoding="utf-8")
+    words = [f"--table={place / 'pairs.tsv'}", f"--out={place / 'data'}"]
+    assert cli.main(["preprocess", "pairs", *words, "--vocab-size=70", "--workers=1"]) == 0
+    return place / "data"

