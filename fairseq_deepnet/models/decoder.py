@@ -74,26 +74,16 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
         encoder_out: EncoderOut | None = None,
         incremental_state: dict[str, Any] | None = None,
         features_only: bool = False,
-        full_context_alignment: bool = False,
-        alignment_layer: int | None = None,
-        alignment_heads: int | None = None,
         src_lengths: Tensor | None = None,
-        return_all_hiddens: bool = False,
-        self_mask: TargetMask | None = None,
+        **options: Any,
     ) -> tuple[Tensor, dict[str, list[Any]]]:
         """Return logits [B, T, V], or features [B, T, C], for prev_output_tokens [B, T].
 
-        With `incremental_state`, return only the newest position, [B, 1, V].
+        With `incremental_state`, return only the newest position, [B, 1, V]. `options` are those of
+        `extract_features`.
         """
         x, extra = self.extract_features(
-            prev_output_tokens,
-            encoder_out,
-            incremental_state,
-            full_context_alignment=full_context_alignment,
-            alignment_layer=alignment_layer,
-            alignment_heads=alignment_heads,
-            return_all_hiddens=return_all_hiddens,
-            self_mask=self_mask,
+            prev_output_tokens, encoder_out, incremental_state, **options
         )
         return x if features_only else self.output_layer(x), extra
 

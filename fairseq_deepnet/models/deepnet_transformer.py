@@ -72,14 +72,13 @@ class DeepNetTransformerModel(HonoursBf16, TransformerModel):
         src_lengths: Tensor,
         prev_output_tokens: Tensor,
         return_all_hiddens: bool = False,
-        features_only: bool = False,
-        alignment_layer: int | None = None,
-        alignment_heads: int | None = None,
+        **options: Any,
     ) -> tuple[Tensor, dict[str, list[Any]]]:
         """Return logits [B, T, V] for prev_output_tokens [B, T] and src_tokens [B, S].
 
         Hidden states are returned only on request. fairseq returns them by default, which takes
-        most of a validation step's memory in a 1,000-layer stack.
+        most of a validation step's memory in a 1,000-layer stack. `options` are those of
+        `DeepNetDecoder.forward`.
         """
         mask = self.decoder.self_mask(prev_output_tokens)
         encoder_out = self.encoder(
@@ -88,11 +87,9 @@ class DeepNetTransformerModel(HonoursBf16, TransformerModel):
         decoded: tuple[Tensor, dict[str, list[Any]]] = self.decoder(
             prev_output_tokens,
             encoder_out=encoder_out,
-            features_only=features_only,
-            alignment_layer=alignment_layer,
-            alignment_heads=alignment_heads,
             return_all_hiddens=return_all_hiddens,
             self_mask=mask,
+            **options,
         )
         return decoded
 

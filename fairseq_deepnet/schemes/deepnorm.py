@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
-from .base import VALUE_PATH, Depths, NormPlacement, Place, ResidualScheme, Role, Side, Sublayer
+from .base import VALUE_PATH, NormPlacement, Place, ResidualScheme, Role, Side, Sublayer
 
 
 class Gains(NamedTuple):
@@ -48,24 +48,11 @@ class DeepNorm(ResidualScheme):
         "beta-only": "the value path's initial weights times beta; LN(x + G(x))",
     }
 
-    def __init__(
-        self,
-        depths: Depths,
-        alphas: Mapping[Side, float] | None = None,
-        variant: str | None = None,
-    ) -> None:
-        chosen = self.check_variant(variant)
-        self.gains = {
-            side: Gains(
-                1.0 if chosen == "beta-only" else pair.alpha,
-                1.0 if chosen == "alpha-only" else pair.beta,
-            )
-            for side, pair in gains(depths.encoder, depths.decoder).items()
-        }
-        super().__init__(depths, alphas, variant)
-
     def default_alpha(self, side: Side) -> float:
-        return self.gains[side].alpha
+        alpha = gains(self.depths.encoder, self.depths.decoder)[side].alpha
+        return 1.0 if self.variant == "beta-only" else alpha
 
     def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
-        return self.gains[place.side].beta if role in VALUE_PATH else 1.0
+        if role not in VALUE_PATH or self.variant == "alpha-only":
+            return 1.0
+        return gains(self.depths.encoder, self.depths.decoder)[place.side].beta

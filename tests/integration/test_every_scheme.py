@@ -67,16 +67,6 @@ def test_a_resumed_admin_run_keeps_its_profile_and_writes_no_other_files(
     assert not list(here.iterdir())
 
 
-def test_branchnorms_growth_resumes_with_the_run(tiny_data: Path, tmp_path: Path) -> None:
-    options = [*OPTIONS, "branchnorm", "--lr-scheduler=inverse_sqrt", "--warmup-updates=4"]
-    whole = train_here(tiny_data, tmp_path / "whole", *options, "--max-update=3")["model"]
-    train_here(tiny_data, tmp_path / "parts", *options, "--max-update=1")
-    parts = train_here(tiny_data, tmp_path / "parts", *options, "--max-update=3")["model"]
-    scales = [value.item() for name, value in parts.items() if name.endswith(".scale")]
-    assert scales == [0.75] * (2 * 2 + 3 * 2)
-    assert all(torch.equal(value, parts[name]) for name, value in whole.items())
-
-
 def test_two_processes_share_one_profile(tmp_path: Path) -> None:
     """Both processes use the mean of their variances and perform the same update."""
     port = free_port()

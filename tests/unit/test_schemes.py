@@ -63,27 +63,6 @@ def test_deepnorm_gains_of_unequal_depths_follow_both_depths() -> None:
     assert actual[Side.DECODER] == pytest.approx((math.sqrt(3.0), 1 / math.sqrt(6.0)))
 
 
-def test_deepnorm_gains_of_one_stack_are_the_single_stack_formulas() -> None:
-    assert gains(8, 0) == {Side.ENCODER: pytest.approx((2.0, 64**-0.25))}
-    assert gains(0, 8) == {Side.DECODER: pytest.approx((2.0, 64**-0.25))}
-
-
-def test_a_recorded_alpha_does_not_depend_on_depth() -> None:
-    scheme = DeepNorm(Depths(3, 3), {Side.ENCODER: 1.999, Side.DECODER: 2.711})
-    assert scheme.alphas == {Side.ENCODER: 1.999, Side.DECODER: 2.711}
-
-
-@pytest.mark.parametrize("name", SCHEMES)
-def test_every_scheme_builds_and_describes_itself(name: str) -> None:
-    scheme = scheme_class(name)(Depths(4, 2))
-    assert name in repr(scheme)
-    assert scheme.summary
-    residuals = scheme.build_residuals(
-        Place(Side.DECODER, 1), (Sublayer.SELF_ATTN, Sublayer.FFN), 8
-    )
-    assert set(residuals) == {Sublayer.SELF_ATTN, Sublayer.FFN}
-
-
 @pytest.mark.parametrize(
     ("page", "pattern"), [("reference/schemes", "| `{}`"), ("reports/export", "`{}`")]
 )

@@ -21,7 +21,6 @@ from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.footprint.memory import unit_length
 from fairseq_deepnet.monitoring.instruments import GradientNorms
 from fairseq_deepnet.schemes import SCHEMES
-from fairseq_deepnet.sharding import optimizer_state
 from fairseq_deepnet.sharding.model import give_memory, units, without_weights
 from fairseq_deepnet.sharding.trainer import (
     end_at_once,
@@ -327,23 +326,3 @@ def test_other_ranks_build_parameters_without_memory(scheme: str, tmp_path: Path
     give_memory([empty])
     assert not any(p.is_meta for p in parameters.values())
     assert parameters.keys() == dict(empty.named_parameters()).keys()  # tied parameters occur once
-
-
-def test_adams_moments_in_one_row_are_split_by_parameter() -> None:
-    weight, bias = torch.arange(6.0).view(2, 3), torch.tensor([6.0, 7.0])
-    row = torch.cat([weight.flatten(), bias])
-    contents = {
-        "state": {0: {"step": 5, "exp_avg": row, "exp_avg_sq": row.half()}},
-        "param_groups": [{"lr": 0.1, "params": [0]}],
-    }
-    shapes = [weight.shape, bias.shape]
-    actual = optimizer_state.split(contents, shapes)
-    assert actual["param_groups"] == [{"lr": 0.1, "params": [0, 1]}]
-    assert torch.equal(actual["state"][0]["exp_avg"], weight)
-    assert torch.equal(actual["state"][1]["exp_avg_sq"], bias)
-    assert actual["state"][1]["exp_avg_sq"].dtype == torch.float32
-    assert [state["step"] for state in actual["state"].values()] == [5, 5]
-    # Adam for these parameters can load the result
-    adam = torch.optim.Adam([nn.Parameter(torch.zeros(shape)) for shape in shapes])
-    adam.load_state_dict({**adam.state_dict(), "state": actual["state"]})
-    assert optimizer_state.split(actual, shapes) == actual  # bf16 moments are already split
