@@ -55,7 +55,7 @@ class Slots:
         self._bias = None
 
     def repeat(self, hypotheses: int) -> None:
-        """Replace each hypothesis by copies of it, `hypotheses` in number."""
+        """Replace each hypothesis by this number of copies."""
         self.mask = self.mask.repeat_interleave(hypotheses, dim=1)
         self._bias = None
 
@@ -152,7 +152,7 @@ class DecodingCache:
     # Between steps
 
     def repeat(self, hypotheses: int) -> None:
-        """Replace each row by adjacent copies of it, `hypotheses` in number."""
+        """Replace each row by this number of adjacent copies."""
         self.slots.repeat(hypotheses)
         self.hypotheses_per_sentence *= hypotheses
 

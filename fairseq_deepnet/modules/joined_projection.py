@@ -30,7 +30,7 @@ def are_plain(maps: tuple[nn.Module, ...]) -> bool:
 
 
 def lay_out(layer: nn.Module) -> None:
-    """Change the memory layout, but not the values, of a layer's weights for fast products.
+    """Rearrange a layer's weights in memory for fast products, without changing their values.
 
     The weights of q, k and v become parts of one tensor, which `projection` uses. Call this only
     after training, as an optimiser may refer to the old memory.

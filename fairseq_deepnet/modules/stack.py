@@ -1,4 +1,4 @@
-"""Running of a stack of layers, with activation checkpointing and hidden states."""
+"""Execution of a stack of layers, with activation checkpointing and hidden states."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -47,8 +47,8 @@ class ActivationCheckpointing:
 def thriftiest_segment(layers: int, stored: float) -> int:
     """Return the segment length k that needs the least memory.
 
-    Memory holds the inputs of N / k segments and, in backward, the activations of the k layers in
-    one segment. The additional time is one forward pass for any k.
+    The inputs of N / k segments are stored and, in backward, the activations of the k layers in one
+    segment. The additional time is one forward pass for any k.
 
     Args:
         layers: N, number of layers.

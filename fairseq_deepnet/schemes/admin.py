@@ -32,7 +32,7 @@ class AdminResidual(WeightedPostNormResidual):
 
     @property
     def omega(self) -> Tensor:
-        """The residual weight, [C]."""
+        """Residual weight, [C]."""
         return self.weight + self.offset
 
     def leave(self, x: Tensor, branch: Tensor, norm: Map | None, dropout: Map) -> Tensor:

@@ -16,8 +16,8 @@ class Gains(NamedTuple):
 def gains(encoder_layers: int, decoder_layers: int) -> dict[Side, Gains]:
     """Return alpha and beta per side for N encoder and M decoder layers (paper, Fig. 2(b)).
 
-    A model with one stack has depth 0 on the other side. The paper rounds 27^(-1/16) to 0.81 and
-    2^(-1/2) 27^(1/16) to 0.87 (App. B), as we do.
+    A model with one stack has depth 0 on the other side. As in the paper (App. B), 27^(-1/16) is
+    rounded to 0.81 and 2^(-1/2) 27^(1/16) to 0.87.
     """
     n, m = encoder_layers, decoder_layers
     if n and m:

@@ -1,1 +1,1 @@
-"""`--ddp-backend fully_sharded` on torch's FSDP2, see docs/reference/sharding.md."""
+"""`--ddp-backend fully_sharded`, based on torch's FSDP2; see docs/reference/sharding.md."""

@@ -289,7 +289,7 @@ class ShardedModel(nn.Module):
 
 
 def mismatch(mine: Mapping[str, Tensor], loaded: Mapping[str, Any], strict: bool) -> str:
-    """Describe differences between a checkpoint's names and shapes and ours, as torch does."""
+    """Describe mismatched names and shapes in a checkpoint, as torch does."""
     lines = []
     if strict and mine.keys() != loaded.keys():
         missing, unexpected = sorted(mine.keys() - loaded), sorted(loaded.keys() - mine)

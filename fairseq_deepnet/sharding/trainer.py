@@ -329,6 +329,6 @@ class ShardedTrainer(DeepNetTrainer):
 
 
 def _is_alone_with_error() -> bool:
-    """Return True while an error is handled that only this process has raised."""
+    """Return True while this process handles an error that other processes have not raised."""
     error = sys.exception()
     return error is not None and not isinstance(error, FloatingPointError)
