@@ -19,8 +19,8 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "preprocess": ("tools.corpora.preprocess", "build a data folder from raw text"),
     },
     "training": {
-        "plan": ("tools.planning.plan", "estimate memory; find options that fit"),
-        "train": ("tools.training.train", "train the model of a config; resume and recover"),
+        "plan": ("tools.planning.plan", "estimate memory; find options that fit into it"),
+        "train": ("tools.training.train", "train the model of a config; resume a stopped run"),
         "options": ("tools.fairseq_options", "list the options of an architecture"),
     },
     "a trained model": {
@@ -31,13 +31,13 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "export": ("tools.export.export", "export to fairseq, CTranslate2 or Hugging Face"),
     },
     "inspection": {
-        "check": ("tools.checking.check_command", "measure whether a model is as claimed"),
+        "check": ("tools.checking.check_command", "check whether a model implements its scheme"),
         "plot": ("tools.plotting.plot", "plot losses and measurements by layer"),
-        "report": ("experiments.report", "print tables of runs beside the paper's"),
+        "report": ("experiments.report", "print tables of runs with the paper's results"),
     },
     "many runs": {
         "quickstart": ("experiments.quickstart", "compare DeepNorm and Post-LN within minutes"),
-        "sweep": ("experiments.sweep", "train and score the cells of a table"),
+        "sweep": ("experiments.sweep", "train and score all cells of a table"),
         "analysis": ("experiments.analysis", "draw the paper's figures 3, 4 and 5 beside ours"),
     },
     "many directions": {

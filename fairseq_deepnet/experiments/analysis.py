@@ -204,14 +204,14 @@ def mean(values: Iterable[Any]) -> float | None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet analysis`."""
-    parser.add_argument("figure", choices=UPDATES, help="a figure of the paper, or a part of one")
-    parser.add_argument("runs", type=Path, help="folder of its runs, as `deepnet sweep` made it")
-    parser.add_argument("--out", type=Path, help="where FIGURE.csv and FIGURE.png go (RUNS)")
+    parser.add_argument("figure", choices=UPDATES, help="figure of the paper, or part of one")
+    parser.add_argument("runs", type=Path, help="folder of runs from `deepnet sweep`")
+    parser.add_argument("--out", type=Path, help="folder for FIGURE.csv and FIGURE.png (RUNS)")
     parser.add_argument(
         "--updates",
         type=window,
-        help="updates of the gradients in fig3a, fig3b and fig4, and of the model update in fig5:"
-        " 10, or 1-5 for their mean (as in docs/reports/figures.md)",
+        help="update at which gradients (fig3a, fig3b, fig4) or model updates (fig5) are shown: 10,"
+        " or 1-5 for a mean (as in docs/reports/figures.md)",
     )
 
 

@@ -25,10 +25,11 @@ DOWNLOADS: Final = ROOT / "data" / "downloads"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet m2m`."""
-    parser.add_argument("--set", default="flores101", choices=sets.sets(), help="(flores101)")
-    raw = "its published folder or archive (data/downloads/CORPUS)"
-    parser.add_argument("--raw", type=Path, help=raw)
-    parser.add_argument("--text", type=Path, help="folder for the text to translate (OUT/text)")
+    add = parser.add_argument
+    add("--set", default="flores101", choices=sets.sets(), help="test set (flores101)")
+    raw = "the test set's published folder or archive (data/downloads/CORPUS)"
+    add("--raw", type=Path, help=raw)
+    add("--text", type=Path, help="folder for the text to translate (OUT/text)")
     evaluate.add_scoring_arguments(parser)
 
 

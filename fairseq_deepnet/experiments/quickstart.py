@@ -35,13 +35,13 @@ Where to go next:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet quickstart`."""
     add = parser.add_argument
-    add("--depth", type=int, default=18, help="layers of the encoder and of the decoder (18)")
-    add("--seed", type=int, default=1, help="of initialisation and batches (1)")
-    add("--data", type=Path, default=ROOT / "data/sample.de-en", help="data (data/sample.de-en)")
-    out = "folder of the results (runs/quickstart; other depths and seeds are added)"
+    add("--depth", type=int, default=18, help="layers per side (18)")
+    add("--seed", type=int, default=1, help="seed of initialisation and batches (1)")
+    add("--data", type=Path, default=ROOT / "data/sample.de-en", help="corpus (data/sample.de-en)")
+    out = "folder for the results (runs/quickstart, with another depth or seed appended)"
     add("--out", type=Path, help=out)
-    add("--gpus", default="all", help="0: the CPU; else one GPU per model (all visible)")
-    add("--dry-run", action="store_true", help="print the plan and end")
+    add("--gpus", default="all", help="number of GPUs, one per model; 0 uses the CPU (all visible)")
+    add("--dry-run", action="store_true", help="only print the plan")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -104,15 +104,15 @@ def against_depth(table: Table) -> Any:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet report`."""
-    folders = "cells of sweeps, folders of cells, or the results.csv of a sweep; or scored runs"
+    folders = "cells of a sweep, folders of cells, a sweep's results.csv, or scored runs"
     parser.add_argument("folders", nargs="+", type=Path, help=folders)
-    tests = "print sacreBLEU's paired tests of runs against the first system; seeds are averaged"
+    tests = "print sacreBLEU's paired tests against the first system, averaged over seeds"
     parser.add_argument("--significance", action="store_true", help=tests)
-    score = "score to test, a file in scores/ (%(default)s)"
+    score = "score for --significance, a file in scores/ (%(default)s)"
     parser.add_argument(
         "--score", default="test.checkpoint_best.beam5.lenpen1", metavar="NAME", help=score
     )
-    out = "write report.md, report.csv (a line per entry) and figures to this folder"
+    out = "write report.md, report.csv (one line per entry) and figures to this folder"
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=out)
 
 

@@ -45,14 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("sweep", help="a name in configs/sweeps/ (table1, compare_methods, ...) or a file")
     values = "values of a factor (depth=6,18), or a fairseq-train option of all cells (lr=1e-3)"
     add("overrides", nargs="*", metavar="key=value", help=values)
-    add("--dry-run", action="store_true", help="print the plan and end")
-    add("--only", metavar="GLOBS", help="only cells with such names: '*_18l *_50l'")
-    add("--runs", type=Path, help="folder of the cells (runs/SWEEP)")
+    add("--dry-run", action="store_true", help="only print the plan")
+    add("--only", metavar="GLOBS", help="run only the cells whose names match, as in '*_18l *_50l'")
+    add("--runs", type=Path, help="folder for the cells (runs/SWEEP)")
     add("--data", type=Path, help="data folder of all cells (the config's)")
     add("--config", help="config of all cells (the sweep's)")
-    add("--gpus", default="all", help="GPUs to use in all; 0 is the CPU (all visible)")
-    add("--parallel", type=int, default=1, help="cells at once (1)")
-    add("--seeds", default="1", help="seeds, each a run of every cell: 1,2,3 (1)")
+    add("--gpus", default="all", help="total number of GPUs; 0 uses the CPU (all visible)")
+    add("--parallel", type=int, default=1, help="number of cells to run at once (1)")
+    add("--seeds", default="1", help="seeds with which every cell runs, as in 1,2,3 (1)")
 
 
 def run(args: argparse.Namespace) -> int:

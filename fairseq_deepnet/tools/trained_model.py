@@ -259,9 +259,9 @@ def _facts_of_model(state: dict[str, Any]) -> dict[str, Any]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet average`."""
-    inputs = "checkpoints, or with --last one run or its checkpoints/"
+    inputs = "checkpoints; with --last, a run folder or its checkpoints/"
     parser.add_argument("inputs", nargs="+", type=Path, help=inputs)
-    last = "the N latest epoch or update checkpoints"
+    last = "average the latest N checkpoints"
     parser.add_argument("--last", type=int, metavar="N", help=last)
     parser.add_argument("--out", type=Path, required=True, help="checkpoint to write")
 

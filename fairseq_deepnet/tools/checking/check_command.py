@@ -30,7 +30,7 @@ EXAMPLES: Final = """examples:
   deepnet check runs/multi30k/checkpoints/checkpoint1.pt
   deepnet check --arch transformer --claim deepnorm        fairseq's model, judged as DeepNorm
 
-exit status: 0 as claimed, 1 something is off, 2 bad usage or a file that cannot be read
+exit status: 0 as claimed, 1 not as claimed, 2 bad usage or an unreadable file
 """
 
 

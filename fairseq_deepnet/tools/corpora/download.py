@@ -150,13 +150,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = (
         f"corpora:\n{names}\n\n"
-        'DEEPNET_MIRROR="URL ..." replaces the addresses by URL/CORPUS/FILE; http_proxy,\n'
+        'DEEPNET_MIRROR="URL ..." replaces the addresses with URL/CORPUS/FILE; http_proxy,\n'
         "https_proxy and no_proxy are honoured."
     )
-    parser.add_argument("corpus", choices=CORPORA, metavar="CORPUS", help="one of those below")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="data/downloads/CORPUS")
+    parser.add_argument("corpus", choices=CORPORA, metavar="CORPUS", help="a name listed below")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="(data/downloads/CORPUS)")
     parser.add_argument(
-        "--languages", nargs="+", default=[], metavar="CODE", help="only the files of these"
+        "--languages", nargs="+", default=[], metavar="CODE", help="download only these languages"
     )
 
 

@@ -27,11 +27,11 @@ HELP: Final = {
     "subwords": "bpe or unigram",
     "character_coverage": "share of characters in the vocabulary; 0.9995 for Chinese",
     "byte_fallback": "1: spell unseen characters as bytes",
-    "sample": "maximum number of lines that subwords are learnt from",
-    "joint": "1: one model and dictionary for both languages, 0: one each",
-    "temperature": "sampling of many pairs; 1 keeps the proportions of the text",
+    "sample": "maximum number of lines from which to learn subwords",
+    "joint": "1: one model and dictionary for both languages; 0: separate ones",
+    "temperature": "temperature for sampling pairs; 1 keeps the text's proportions",
     "max_words": "drop training lines with more words (Moses: tokens)",
-    "max_ratio": "drop training pairs with a higher ratio of words",
+    "max_ratio": "drop training pairs with a higher ratio of word counts",
     "lowercase": "1: convert the text to lower case",
     "merges": "number of byte-pair codes",
     "hold_out": "N: use every Nth training pair for validation (0: none)",
@@ -88,15 +88,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "\n".join(lines)
     parser.add_argument("recipe", choices=FOLDERS, metavar="RECIPE", help="a name listed below")
     text = parser.add_argument_group("text")
-    text.add_argument("--src", help="source language: the ending of the files")
+    text.add_argument("--src", help="source language, as in the file names")
     text.add_argument("--tgt", help="target language")
-    text.add_argument("--lang-code", help="the language of a language model")
+    text.add_argument("--lang-code", help="language of a language model")
     text.add_argument("--languages", "--langs", help='languages of a published corpus: "de fr"')
-    text.add_argument("--train", help="prefix of PREFIX.LANGUAGE[.gz]")
-    text.add_argument("--valid", help="the same")
-    text.add_argument("--test", help="the same; several separated by commas: test, test1, ...")
-    text.add_argument("--table", type=Path, help="of pairs: split, source, target, prefix")
-    text.add_argument("--raw", type=Path, help="folder or archive with a corpus's files")
+    text.add_argument("--train", help="training text: PREFIX of the files PREFIX.LANGUAGE[.gz]")
+    text.add_argument("--valid", help="prefix of the validation text")
+    text.add_argument("--test", help="prefix of the test text, or several separated by commas")
+    text.add_argument("--table", type=Path, help="table: split, source, target, prefix")
+    text.add_argument("--raw", type=Path, help="folder or archive of a published corpus")
     text.add_argument("--out", type=Path, help="data folder to build")
     options = parser.add_argument_group("recipe")
     for field in dataclasses.fields(Recipe):
@@ -106,9 +106,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 kind = {"type": int, "choices": (0, 1)}
             flag = f"--{field.name.replace('_', '-')}"
             options.add_argument(flag, help=HELP[field.name], **kind)
-    parser.add_argument("--workers", type=int, default=0, help="processes (0: all cores)")
-    parser.add_argument("--force", action="store_true", help="rebuild a folder that exists")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be built")
+    parser.add_argument("--workers", type=int, default=0, help="processes (one per core)")
+    parser.add_argument("--force", action="store_true", help="rebuild an existing folder")
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be built")
 
 
 def read_recipe(args: argparse.Namespace) -> Recipe:

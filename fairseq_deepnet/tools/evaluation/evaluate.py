@@ -40,17 +40,17 @@ _SET_HERE: Final = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet evaluate`."""
-    parser.add_argument("--split", default="test", help="split of the data (test)")
-    text = "folder with source SPLIT.A-B.A and reference SPLIT.A-B.B (the data's text)"
+    parser.add_argument("--split", default="test", help="split to score (test)")
+    text = "folder with sources SPLIT.A-B.A and references SPLIT.A-B.B (the data folder's)"
     parser.add_argument("--text", type=inside_project, help=text)
     add_scoring_arguments(parser)
 
 
 def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that all scoring commands share: model, data and search."""
-    parser.add_argument("target", type=Path, help="run or checkpoint")
+    parser.add_argument("target", type=Path, help="run folder or checkpoint")
     parser.add_argument("extra", nargs="*", help="options of fairseq-generate, after --")
-    parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
+    parser.add_argument("--data", type=Path, help="data folder (the run's)")
     parser.add_argument("--spm", metavar="FILE", help=SPM_HELP)
     parser.add_argument("--beam", type=int, default=5, help="beam size (5)")
     parser.add_argument("--lenpen", type=float, default=1.0, help="length penalty (1)")
@@ -58,14 +58,14 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch", type=int, help=f"source tokens per batch ({TOKENS}, fewer above 100 layers)"
     )
-    parser.add_argument("--gpus", default="all", help="number of GPUs; 0 is the CPU (all visible)")
-    parser.add_argument("--processes", type=int, help="CPU processes (one per core)")
+    parser.add_argument("--gpus", default="all", help="GPUs to use; 0 uses the CPU (all visible)")
+    parser.add_argument("--processes", type=int, help="number of CPU processes (one per core)")
     parser.add_argument(
         "--directions", default="", help="directions to score, such as de-en,en-de (all)"
     )
-    tokenizer = "BLEU's tokenizer (by target language)"
+    tokenizer = "BLEU's tokenizer (depends on the target language)"
     parser.add_argument("--tokenizer", choices=scoring.TOKENIZERS, help=tokenizer)
-    parser.add_argument("--out", type=Path, help="folder for the scores (scores/ in the run)")
+    parser.add_argument("--out", type=Path, help="folder for the scores (the run's scores/)")
 
 
 def run(args: argparse.Namespace) -> int:

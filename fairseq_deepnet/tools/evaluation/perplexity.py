@@ -26,15 +26,15 @@ from fairseq_deepnet.tools.trained_model import TrainedModel
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet perplexity`."""
-    parser.add_argument("target", type=Path, help="run or checkpoint")
+    parser.add_argument("target", type=Path, help="run folder or checkpoint")
     extra = "options of fairseq-eval-lm or fairseq-validate, after --"
     parser.add_argument("extra", nargs="*", help=extra)
-    parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
-    parser.add_argument("--split", default="test", help="split of the data (test)")
+    parser.add_argument("--data", type=Path, help="data folder (the run's)")
+    parser.add_argument("--split", default="test", help="split to score (test)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
     parser.add_argument("--batch", type=int, default=4000, help="tokens per batch (4000)")
     parser.add_argument(
-        "--gpus", default="all", help="0 is the CPU; otherwise one GPU, if any (all)"
+        "--gpus", default="all", help="0 uses the CPU, other values one GPU if there is one (all)"
     )
 
 

@@ -26,18 +26,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet export`."""
     parser.epilog = "Example: deepnet export runs/multi30k --to ctranslate2 --quantization int8"
     add = parser.add_argument
-    add("target", type=Path, help="run (its best checkpoint) or checkpoint")
+    add("target", type=Path, help="run folder (its best checkpoint) or checkpoint")
     formats = (
-        "fairseq: a checkpoint of its own transformer; ctranslate2: a folder; huggingface: a folder"
-        " that transformers loads, with a model card"
+        "fairseq: a checkpoint for stock fairseq; ctranslate2: a folder; huggingface: a folder that"
+        " transformers can load, with a model card"
     )
     add("--to", choices=FORMATS, required=True, help=formats)
-    add("--out", type=Path, help="file or folder to write (in export/ of the run)")
-    types = f"weight type in CTranslate2 (default: {QUANTIZATIONS[0]})"
+    add("--out", type=Path, help="file or folder to write (in the run's export/)")
+    types = f"weight type for CTranslate2 ({QUANTIZATIONS[0]})"
     add("--quantization", choices=QUANTIZATIONS, metavar="TYPE", help=types)
-    add("--data", type=Path, help="data folder (as the run recorded it)")
+    add("--data", type=Path, help="data folder (the run's)")
     add("--spm", metavar="FILE", help=SPM_HELP)
-    add("--average", type=int, default=0, metavar="N", help="average the last N checkpoints")
+    add("--average", type=int, default=0, metavar="N", help="average the last N checkpoints (0)")
 
 
 def run(args: argparse.Namespace) -> int:

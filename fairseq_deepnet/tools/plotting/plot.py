@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `deepnet plot`."""
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="run folder")
-    out = "image (.png, .pdf, .svg), or a page of everything (.html)"
+    out = "image (.png, .pdf, .svg), or a page with all plots (.html)"
     add("--out", type=Path, required=True, help=out)
     show = f"content of an image: loss (default) or one of {', '.join(SHOWN[1:])}"
     add("--show", choices=SHOWN, metavar="WHAT", help=show)

@@ -56,19 +56,19 @@ _DONE: Final = "| fairseq_cli.train | done training in "
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `deepnet train`; scripts/train.sh has a variable for each."""
     add = parser.add_argument
-    add("config", help="a YAML file, or a name in configs/")
+    add("config", help="a YAML file or a name in configs/")
     add("--run", type=Path, help="run folder (runs/CONFIG)")
-    add("--data", type=Path, help="data folder (the recipe's)")
-    add("--gpus", default="all", help="GPUs per node; 0 trains on the CPU (all visible)")
-    add("--nodes", type=int, default=1, help="machines (1)")
-    add("--node-rank", type=int, help="number of this machine, from 0 (torchrun)")
+    add("--data", type=Path, help="data folder (the config's)")
+    add("--gpus", default="all", help="GPUs per machine; 0 trains on the CPU (all visible)")
+    add("--nodes", type=int, default=1, help="number of machines (1)")
+    add("--node-rank", type=int, help="this machine's number, from 0, for torchrun")
     add("--launcher", default="auto", choices=LAUNCHERS, help="starts several processes (auto)")
-    add("--cpu-processes", type=int, default=1, help="processes per node without GPUs (1)")
+    add("--cpu-processes", type=int, default=1, help="processes per machine without GPUs (1)")
     add("--threads", type=int, help="threads of each CPU process (cores / CPU processes)")
-    add("--precision", default="auto", choices=PRECISIONS, help="auto is bf16 on GPUs (auto)")
-    add("--preemption-grace", type=int, default=90, help="seconds to save after a signal (90)")
-    add("--resume", action="store_true", help="resume with other settings")
-    add("--dry-run", action="store_true", help="print plan and command; write nothing")
+    add("--precision", default="auto", choices=PRECISIONS, help="auto: half precision on GPUs")
+    add("--preemption-grace", type=int, default=90, help="seconds for saving after a signal (90)")
+    add("--resume", action="store_true", help="resume even if settings have changed")
+    add("--dry-run", action="store_true", help="only print the plan and the command")
     add("extra", nargs="*", help="options of fairseq-train, after --")
 
 

@@ -94,10 +94,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = __doc__
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    add("model", type=Path, help="run, checkpoint, or folder written by deepnet export")
-    files = "raw text, plain or .gz (default, or -: standard input)"
+    add("model", type=Path, help="run folder, checkpoint, or folder written by `deepnet export`")
+    files = "files of raw text, plain or .gz; - is standard input (-)"
     add("files", nargs="*", type=Path, help=files)
-    add("--out", type=Path, help="file of translations (standard output)")
+    add("--out", type=Path, help="file for the translations (standard output)")
     add("--src", help="source language of a multilingual model")
     add("--tgt", help="target language")
     add("--beam", type=int, default=5, help="beam size (5)")
@@ -106,15 +106,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--batch-sentences", type=int, help=batch)
     nbest = "number of translations per line, printed with line number and score"
     add("--nbest", type=int, metavar="N", help=nbest)
-    add("--threads", type=int, help="cores to use (all, or OMP_NUM_THREADS)")
+    add("--threads", type=int, help="number of CPU threads (OMP_NUM_THREADS, or all cores)")
     precision = parser.add_mutually_exclusive_group()
     for name in ("bf16", "fp16"):
         precision.add_argument(f"--{name}", action="store_true", help=f"fairseq: {name} (fp32)")
-    window = f"lines to read before translating ({engines.WINDOW} per thread; 1 at a terminal)"
+    window = f"lines to read before translating ({engines.WINDOW} per thread; 1 in a terminal)"
     add("--window", type=int, help=window)
-    add("--data", type=Path, help="data folder (as the run recorded it)")
+    add("--data", type=Path, help="data folder (the run's)")
     add("--average", type=int, default=0, help="average the last N checkpoints (0)")
-    add("--gpus", choices=("all", "0"), default="all", help="0 is the CPU (all)")
+    add("--gpus", choices=("all", "0"), default="all", help="0 translates on the CPU (all)")
     add("--spm", metavar="FILE", help=SPM_HELP)
 
 
