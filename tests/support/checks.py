@@ -12,15 +12,15 @@ from fairseq_deepnet.tools.checking.pipeline import compare
 from tests.support.models import build_model
 
 N, M = 6, 4
+SIZE: dict[str, Any] = {"encoder_layers": N, "decoder_layers": M}
+SIZE |= {f"{side}_embed_dim": 64 for side in ("encoder", "decoder")}
+SIZE |= {f"{side}_ffn_embed_dim": 128 for side in ("encoder", "decoder")}
 VALUE_PATH = ("v_proj", "out_proj", "fc1", "fc2")
 
 
 def model_of(arch: str = "deepnet_transformer", seed: int = 1, **options: Any) -> Any:
     """Build a 6L-4L model of width 64, whose standard deviations are accurate to 2 %."""
-    size: dict[str, Any] = {"encoder_layers": N, "decoder_layers": M}
-    for side in ("encoder", "decoder"):
-        size |= {f"{side}_embed_dim": 64, f"{side}_ffn_embed_dim": 128}
-    return build_model(arch, seed, **(size | options))
+    return build_model(arch, seed, **(SIZE | options))
 
 
 def examine(model: Any, claim: str | None = None) -> Findings:

@@ -1,7 +1,7 @@
-"""Small models that behave as public code does under the name of DeepNorm, and a right one.
+"""Small models that behave like public DeepNorm implementations, and a correct one.
 
-Only behaviour is rebuilt: constants, the place of LayerNorm, initial weights.
-docs/reports/audit.md names the sources.
+Only their behaviour is rebuilt: constants, the position of LayerNorm, and initial weights.
+docs/reports/audit.md lists the sources.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 WIDTH: Final = 64
+FFN: Final = 96
 WORDS: Final = 90
+DEPTH: Final = 12
+TOKENS: Final = torch.arange(44).reshape(4, 11)
 Gain = Callable[[str], float]
-"""Of a linear map, by the last part of its name."""
+"""Gain of a linear map, by the last part of its name."""
 
 
 class LlamaAttention(nn.Module):
-    """One head without positions."""
+    """Attention with one head and without positions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,51 +37,41 @@ class LlamaAttention(nn.Module):
 
 
 class LlamaMLP(nn.Module):
-    """A gated feed-forward network."""
+    """Gated feed-forward network."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(WIDTH, 96, bias=False)
-        self.up_proj = nn.Linear(WIDTH, 96, bias=False)
-        self.down_proj = nn.Linear(96, WIDTH, bias=False)
+        self.gate_proj = nn.Linear(WIDTH, FFN, bias=False)
+        self.up_proj = nn.Linear(WIDTH, FFN, bias=False)
+        self.down_proj = nn.Linear(FFN, WIDTH, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class LlamaLayer(nn.Module):
-    """Post-LN: norm(alpha x + G(x)); Pre-LN: alpha x + G(scale norm(x))."""
+    """Post-LN layer, norm(alpha x + G(x)), or Pre-LN layer, alpha x + G(scale norm(x))."""
 
     def __init__(self, place: str, alpha: float, scale: float) -> None:
         super().__init__()
         self.place, self.alpha, self.scale = place, alpha, scale
         self.self_attn, self.mlp = LlamaAttention(), LlamaMLP()
-        self.post_attention_layernorm = nn.RMSNorm(WIDTH)
-        if place == "post":
-            self.post_feedforward_layernorm = nn.RMSNorm(WIDTH)
-        else:
-            self.input_layernorm = nn.RMSNorm(WIDTH)
+        self.first_norm, self.second_norm = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
 
     def forward(self, x: Tensor) -> tuple[Tensor]:
         if self.place == "post":
-            x = self.post_attention_layernorm(self.alpha * x + self.self_attn(hidden_states=x)[0])
-            return (self.post_feedforward_layernorm(self.alpha * x + self.mlp(x)),)
-        h = self.scale * self.input_layernorm(x)
+            x = self.first_norm(self.alpha * x + self.self_attn(hidden_states=x)[0])
+            return (self.second_norm(self.alpha * x + self.mlp(x)),)
+        h = self.scale * self.first_norm(x)
         x = self.alpha * x + self.self_attn(hidden_states=h)[0]
-        h = self.scale * self.post_attention_layernorm(x)
-        return (self.alpha * x + self.mlp(h),)
+        return (self.alpha * x + self.mlp(self.scale * self.second_norm(x)),)
 
 
 class LlamaLike(nn.Module):
-    """A decoder with LLaMA's names."""
+    """Decoder with LLaMA's names."""
 
     def __init__(
-        self,
-        depth: int,
-        gain: Gain,
-        place: str = "post",
-        alpha: float = 1.0,
-        scaled: bool = False,
+        self, depth: int, gain: Gain, place: str = "post", alpha: float = 1.0, scaled: bool = False
     ) -> None:
         super().__init__()
         torch.manual_seed(7)
@@ -96,7 +89,7 @@ class LlamaLike(nn.Module):
 
 
 def draw(module: nn.Module, gain: Gain) -> None:
-    """Start all linear maps: Xavier-normal, biases 0."""
+    """Initialise all linear maps: Xavier-normal weights, zero biases."""
     for name, part in module.named_modules():
         if isinstance(part, nn.Linear):
             nn.init.xavier_normal_(part.weight, gain=gain(name.rpartition(".")[2]))
@@ -105,19 +98,15 @@ def draw(module: nn.Module, gain: Gain) -> None:
 
 
 def value_path(gain: float) -> Gain:
-    """Gain 1 of queries and keys, `gain` of all other maps."""
+    """Return gains of 1 for queries and keys, and `gain` for all other maps."""
     return lambda name: 1.0 if name in ("q_proj", "k_proj") else gain
 
 
-TOKENS: Final = torch.arange(44).reshape(4, 11)
-DEPTH: Final = 12
-
-
-def right(depth: int = DEPTH) -> LlamaLike:
-    """LLaMA's layers with the paper's DeepNorm for a decoder alone."""
+def correct(depth: int = DEPTH) -> LlamaLike:
+    """Build LLaMA's layers with the paper's DeepNorm for a single decoder."""
     return LlamaLike(depth, value_path((8 * depth) ** -0.25), alpha=(2 * depth) ** 0.25)
 
 
 def inverted_gain(alpha: float, depth: int = DEPTH) -> LlamaLike:
-    """The exponent of beta without its sign, and one alpha for all depths."""
+    """Invert the sign of beta's exponent, and use one alpha for all depths."""
     return LlamaLike(depth, value_path((8 * depth) ** 0.25), alpha=alpha)

@@ -17,8 +17,8 @@ from tests.support.public_like import (
     TOKENS,
     WIDTH,
     LlamaLike,
+    correct,
     inverted_gain,
-    right,
     value_path,
 )
 
@@ -31,7 +31,7 @@ def fine(findings: Findings) -> bool:
 
 
 def test_the_papers_deepnorm_in_llamas_layers_passes() -> None:
-    model = right()
+    model = correct()
     before = copy.deepcopy(model.state_dict())
     findings = check(model, LLAMA, claims="deepnorm")
     assert fine(findings)
@@ -81,10 +81,10 @@ def test_a_mapping_defines_other_names() -> None:
     with pytest.raises(ValueError, match=r"Linear has no list of layers .* layers="):
         check(nn.Linear(2, 2), torch.randn(1, 2))
     layout = {name: dict(parts) for name, parts in STYLES["llama"].items()}
-    assert fine(check(right(), LLAMA, layers=layout))
+    assert fine(check(correct(), LLAMA, layers=layout))
     layout["ffn"]["fc2"] = "mlp.nothing"
     with pytest.raises(ValueError, match="LlamaLike has no list of layers"):
-        check(right(), LLAMA, layers=layout)
+        check(correct(), LLAMA, layers=layout)
 
 
 @pytest.mark.parametrize("first", [False, True])

@@ -9,13 +9,14 @@ import fairseq.models
 import pytest
 import torch
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY
 from omegaconf import OmegaConf
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import save_checkpoint
 from fairseq_deepnet.tools import fairseq_options, standalone
-from tests.support.checks import M, N
+from tests.support.checks import SIZE, model_of
+from tests.support.models import small, stir
 
 SMALL = [
     *("encoder-embed-dim=32", "decoder-embed-dim=32", "encoder-layers=3", "decoder-layers=2"),
@@ -27,27 +28,14 @@ def check(*words: object) -> int:
     return cli.main(["check", *map(str, words)])
 
 
-def small_model(trained: bool = False) -> tuple[Any, Namespace]:
-    """Return a 6L-4L model of width 64, and its arguments as fairseq saves them."""
-    args = Namespace(arch="deepnet_transformer", encoder_layers=N, decoder_layers=M)
-    for side in ("encoder", "decoder"):
-        vars(args).update({f"{side}_embed_dim": 64, f"{side}_ffn_embed_dim": 128})
-        vars(args).update({f"{side}_attention_heads": 4})
-    ARCH_CONFIG_REGISTRY[args.arch](args)
-    torch.manual_seed(1)
-    model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, standalone.VocabularyTask(64))
-    if trained:
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(0.05 * torch.randn_like(parameter))
-    return model, args
-
-
-def save(path: Path, model: Any, args: Namespace, updates: int = 0, **changes: Any) -> Path:
+def save(path: Path, model: Any, updates: int = 0, **changes: Any) -> Path:
     """Save a checkpoint as fairseq does, with `changes` to the arguments."""
+    args = Namespace(arch="deepnet_transformer", **small(**SIZE))
+    ARCH_CONFIG_REGISTRY[args.arch](args)
+    record = {"residual_record": model.args.residual_record}
     state = {
         "args": None,
-        "cfg": {"model": Namespace(**{**vars(args), **changes}), "task": {"data": "somewhere"}},
+        "cfg": {"model": Namespace(**{**vars(args), **record, **changes})},
         "model": model.state_dict(),
         "optimizer_history": [{"num_updates": updates}],
     }
@@ -119,16 +107,18 @@ def test_bad_usage_is_one_line_and_status_2(
 
 
 def test_a_checkpoint_of_update_0_is_judged_completely(tmp_path: Path) -> None:
-    model, args = small_model()
-    assert check(save(tmp_path / "checkpoint1.pt", model, args)) == 0
+    model = model_of()
+    assert check(save(tmp_path / "checkpoint1.pt", model)) == 0
     model.encoder.layers[1].fc1.weight.data.mul_(2)
-    assert check(save(tmp_path / "checkpoint1.pt", model, args)) == 1
+    assert check(save(tmp_path / "checkpoint1.pt", model)) == 1
 
 
 def test_trained_weights_are_shown_and_not_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save(tmp_path / "run" / "checkpoints" / "checkpoint_last.pt", *small_model(True), updates=300)
+    model = model_of()
+    stir(model)
+    save(tmp_path / "run" / "checkpoints" / "checkpoint_last.pt", model, updates=300)
     assert check(tmp_path / "run") == 0
     text = capsys.readouterr().out
     assert "after 300 updates" in text
@@ -136,9 +126,10 @@ def test_trained_weights_are_shown_and_not_judged(
 
 
 def test_a_recorded_alpha_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, args = small_model(trained=True)
-    record = {**args.residual_record, "alphas": {"decoder": 1.0}}
-    path = save(tmp_path / "checkpoint_last.pt", model, args, 300, residual_record=record)
+    model = model_of()
+    stir(model)
+    record = {**model.args.residual_record, "alphas": {"decoder": 1.0}}
+    path = save(tmp_path / "checkpoint_last.pt", model, 300, residual_record=record)
     assert check(path) == 1
     expected = "decoder self_attn, encoder_attn, ffn: LN(x + G(x)), expected LN(1.861 x + G(x))"
     assert expected in capsys.readouterr().out
@@ -147,7 +138,7 @@ def test_a_recorded_alpha_is_judged(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_checkpoint_that_does_not_match_its_arguments(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = save(tmp_path / "c.pt", *small_model(), 300)
+    path = save(tmp_path / "c.pt", model_of(), 300)
     state = torch.load(path, weights_only=True)
     del state["model"]["encoder.layers.0.fc1.bias"]
     save_checkpoint(state, path)

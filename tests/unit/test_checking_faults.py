@@ -7,7 +7,7 @@ faults both fail.
 from typing import Any
 
 import pytest
-from torch import Tensor, nn
+from torch import nn
 
 from fairseq_deepnet.schemes import Side, gains
 from tests.support.checks import (
@@ -76,27 +76,19 @@ def test_wrong_gains(side: Side, names: tuple[str, ...], factor: float) -> None:
     assert f"expected gain {due:.3g}." in text
 
 
-def test_an_alpha_that_exists_only_as_an_attribute() -> None:
-    model = model_of()
-    for layer in model.decoder.layers:
-        for residual in layer.residuals.values():
-            residual.leave = lambda x, branch, norm, dropout: norm(x + dropout(branch))
-        assert layer.residuals["ffn"].alpha == DECODER.alpha
-    text = faults(model, {"residual"})
-    assert text.startswith("decoder self_attn, encoder_attn, ffn: LN(x + G(x)), expected LN(")
-
-
 @pytest.mark.parametrize(
-    "alpha", [1 / DECODER.alpha, (2 * M) ** 0.5, (2 * M) ** 0.25, ENCODER.alpha]
+    "alpha", [1.0, 1 / DECODER.alpha, (2 * M) ** 0.5, (2 * M) ** 0.25, ENCODER.alpha]
 )
-def test_other_wrong_alphas(alpha: float) -> None:
-    """Test an inverted alpha, GLM-130B's, a single decoder's and the encoder's."""
+def test_wrong_alphas(alpha: float) -> None:
+    """Test alphas of 1, inverted, of GLM-130B, of a single decoder and of the encoder."""
     model = model_of()
     for layer in model.decoder.layers:
         for residual in layer.residuals.values():
-            residual.alpha = alpha
+            # the attribute remains correct
+            residual.leave = lambda x, branch, norm, dropout: norm(alpha * x + dropout(branch))
     text = faults(model, {"residual"})
-    assert f"LN({alpha:.4g} x + G(x)), expected LN({DECODER.alpha:.4g} x + G(x))" in text
+    alpha_text = "" if alpha == 1 else f"{alpha:.4g} "
+    assert f"LN({alpha_text}x + G(x)), expected LN({DECODER.alpha:.4g} x + G(x))" in text
 
 
 @pytest.mark.parametrize(
@@ -131,21 +123,12 @@ def test_a_branch_without_its_multiplier() -> None:
     assert "encoder self_attn, ffn: x + G(x), expected x + 0 G(x)." in text
 
 
-class Foreign(nn.Module):
-    """A model of another project that uses our layers."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.encoder, self.decoder = model.encoder, model.decoder
-
-    def forward(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> Any:
-        return self.decoder(prev_output_tokens, self.encoder(src_tokens))
-
-
-def test_a_model_of_another_project_needs_a_claim() -> None:
-    assert examine(Foreign(model_of()), claim="deepnorm").is_fine
-    with pytest.raises(ValueError, match=r"Foreign is neither ours .* --claim SCHEME"):
-        examine(Foreign(model_of()))
+def test_a_model_without_arguments_needs_a_claim() -> None:
+    model = model_of()
+    del model.args
+    assert examine(model, claim="deepnorm").is_fine
+    with pytest.raises(ValueError, match=r"neither ours nor fairseq's .* --claim SCHEME"):
+        examine(model)
 
 
 def test_layers_that_read_another_combination_than_claimed() -> None:

@@ -121,27 +121,21 @@ def test_a_stream_in_fp32_is_counted(scheme: str, side: Side) -> None:
     assert activations.layer(batch, model, side) == pytest.approx(measured, rel=0.1)
 
 
-def test_joining_two_streams_stores_both() -> None:
-    """ResiDual stores [B, T, 2C], of which LayerNorm reads half, and two statistics per token."""
-    n, c = BATCH.tokens(Side.ENCODER), 32
+def test_modules_between_and_after_layers_are_counted() -> None:
+    """ResiDual joins streams [B, T, 2C]; DLCL stores outputs [B, T, C] before and after a norm."""
+    n, c, plain = BATCH.tokens(Side.DECODER), 32, plan_of()
+    expected = 4 * (2 * n * c + 2 * n)  # with two statistics per token
     model = plan_of(residual_scheme="resi-dual")
-    join = model.scheme.build_output_transform(Side.ENCODER, c)
+    join = model.scheme.build_output_transform(Side.DECODER, c)
     assert join is not None
     x = torch.randn(1, n, 2 * c, requires_grad=True)
-    measured = saved(lambda: join(x), *join.parameters())
-    assert activations.joining(BATCH, model, Side.ENCODER) == measured == 4 * (2 * n * c + 2 * n)
-    assert activations.joining(BATCH, plan_of(), Side.ENCODER) == 0
-    plain = activations.segment(BATCH, plan_of(), Side.ENCODER) - activations.RNG_STATE
-    wide = activations.segment(BATCH, model, Side.ENCODER) - activations.RNG_STATE
-    assert wide == 2 * plain  # layers pass on both streams
+    assert saved(lambda: join(x), *join.parameters()) == expected
+    assert activations.joining(BATCH, model, Side.DECODER) == expected
+    assert activations.joining(BATCH, plain, Side.DECODER) == 0
+    narrow, wide = (activations.segment(BATCH, m, Side.DECODER) for m in (plain, model))
+    assert wide - activations.RNG_STATE == 2 * (narrow - activations.RNG_STATE)
 
-
-def test_combinations_of_outputs_are_counted() -> None:
-    """DLCL stores each output [B, T, C] before and after its LayerNorm, and two statistics."""
-    n, c = BATCH.tokens(Side.DECODER), 32
     model = plan_of(residual_scheme="dlcl")
-    assert activations.combination(BATCH, model, Side.DECODER) == 4 * (2 * n * c + 2 * n)
-    assert activations.combination(BATCH, plan_of(), Side.DECODER) == 0
     combination = model.scheme.build_combination(Side.DECODER, c)
     assert combination is not None
     output, embedding = torch.randn(1, n, c, requires_grad=True), torch.randn(1, n, c)
@@ -150,7 +144,8 @@ def test_combinations_of_outputs_are_counted() -> None:
         embedding,
         *combination.parameters(),
     )
-    assert measured == 4 * (2 * n * c + 2 * n)
+    assert measured == activations.combination(BATCH, model, Side.DECODER) == expected
+    assert activations.combination(BATCH, plain, Side.DECODER) == 0
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
