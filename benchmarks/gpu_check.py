@@ -5,36 +5,30 @@ r"""Check half precision on a GPU, and measure the speed of training and its lim
     python benchmarks/gpu_check.py --device cpu --layers 1 --width 64 --tokens 256 \
         --vocabulary 100 --precisions bf16 --rounds 2         # the same on a CPU
 
-Correctness, 6L-6L without dropout: relative errors of the loss, logits and gradients of one padded
-batch in bf16 and fp16 against fp32, and in fp32 against stock fairseq. With --residual-scheme
-post-ln, ours has the weights of the stock model, whose errors show the cost of the precision; ours
-may be at most 1.5 times as large. fairseq has no reference for DeepNorm, so its row has the same
-limits. All errors are means over four draws of weights with fixed seeds. A second table has
-DeepNorm's errors at width 64 and 6, 18 and 100 layers per side by --residual-dtype: with float32,
-those of the gradients may be at most 0.01 from 18 layers on.
+Correctness, 6L-6L without dropout: relative errors of the loss, logits and gradients for a padded
+batch, in fp32 against stock fairseq, and in bf16 and fp16 against fp32. With post-ln, our model has
+the stock model's weights, and its errors may be at most 1.5 times the stock model's. DeepNorm has
+no reference in fairseq and gets the same limits. All errors are means over four seeds. A second
+table has DeepNorm's errors at width 64 and 6, 18 and 100 layers per side: from 18 layers on,
+gradients may be off by at most 0.01 with --residual-dtype float32.
 
 Features, 6L-6L without dropout: losses of ten updates with the chunked loss, fused Adam, activation
-checkpointing, --compile, sharding, offloading and the flat copy of fp16, against the same training
-without the feature; and logits of incremental decoding against those of whole sentences.
+checkpointing, --compile, sharding, offloading or a flat fp16 copy, against the same run without the
+feature; and logits of incremental decoding against those of whole sentences.
 
-Commands, a tiny model on the sample text: fairseq-train with two processes on one device, and saved
-and resumed after half of the updates, against a plain run; and an error in one of two processes,
-after which both must end.
+Commands, a tiny model on the sample text: fairseq-train with two processes on one device, and
+stopped and resumed, against a plain run; and an error in one of two processes, after which both
+must end.
 
 Training, by default 512/2048/8 and batches of 4,096 positions: fairseq's stock `transformer`
-against ours, with and without --compile. As in training_speed.py, systems run updates in turn if
-the GPU's memory holds them all ("in turn"); otherwise they run one after the other, and "speed" is
-the ratio of medians. "kernels" is the time of the GPU's kernels in an update, from torch's
-profiler, divided by the time of an update without the profiler: near 100 %, the GPU is the limit;
-far below, it waits for Python. "products" is the share of matrix products in the kernels' time. On
-a CPU, both refer to torch's operations, and "peak" is the resident set.
+against ours, also with --compile and fully_sharded. All systems are in memory and run updates in
+turn, as in training_speed.py. "kernels" is the time of the GPU's kernels in an update divided by
+the time of the update: near 100 %, the GPU is the limit; far below, it waits for Python. "products"
+is the share of matrix products in the kernels' time. On a CPU, both refer to torch's operations,
+and "peak" is the resident set.
 
-Sharded, the deepest of --layers in bf16 without dropout: the same training with and without
---ddp-backend fully_sharded, which does not split anything on one device. Its updates may take 5 %
-longer (judged only on a GPU), and its losses may differ by the rounding of bf16.
-
-Each part prints one Markdown table. Finished rows are stored in --results, and a later run with the
-same file measures the missing ones. The exit status is 1 if a limit is exceeded, and 2 without a
+Each part prints one Markdown table. --results stores finished rows, and a later run with the same
+file measures only the missing ones. The exit status is 1 if a limit is exceeded, and 2 without a
 GPU.
 """
 
@@ -49,7 +43,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from gpu import commands, correctness, features, sharded, training
+from gpu import commands, correctness, features, training
 from gpu.results import Results
 from side_by_side import tables
 from side_by_side.systems import Shape
@@ -61,22 +55,20 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--layers", type=int, nargs="+", default=[18, 50, 100], help="a side")
+    parser.add_argument("--layers", type=int, nargs="+", default=[18, 50, 100], help="per side")
     parser.add_argument("--width", type=int, default=512, help="(%(default)s)")
     parser.add_argument("--vocabulary", type=int, default=32000, help="(%(default)s)")
-    parser.add_argument("--tokens", type=int, default=4096, help="of a batch (%(default)s)")
+    parser.add_argument(
+        "--tokens", type=int, default=4096, help="positions per batch (%(default)s)"
+    )
     types = correctness.TYPES
     parser.add_argument("--precisions", nargs="+", choices=types, default=["bf16", "fp16"])
-    parser.add_argument("--rounds", type=int, default=15, help="updates of each (%(default)s)")
-    parser.add_argument("--threads", type=int, default=1, help="of the CPU (%(default)s)")
-    parser.add_argument(
-        "--no-compile", dest="compile", action="store_false", help="nothing by torch.compile"
-    )
-    parser.add_argument(
-        "--only-correctness", action="store_true", help="without training speed and sharding"
-    )
-    parser.add_argument("--minutes", type=float, default=25, help="begin nothing that ends later")
-    parser.add_argument("--results", type=Path, metavar="FILE", help="finished lines")
+    parser.add_argument("--rounds", type=int, default=15, help="updates per system (%(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (%(default)s)")
+    parser.add_argument("--no-compile", dest="compile", action="store_false")
+    parser.add_argument("--only-correctness", action="store_true", help="skip training speed")
+    parser.add_argument("--minutes", type=float, default=25, help="time limit")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="file of finished rows")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         print(
@@ -112,7 +104,7 @@ def train(options: argparse.Namespace, results: Results, start: float) -> list[s
 
 
 def main() -> int:
-    """Check correctness, training speed and the cost of sharding."""
+    """Check correctness and training speed."""
     options, start = parse(), time.monotonic()
     logging.disable(logging.WARNING)  # fairseq describes each model at length
     warnings.simplefilter("ignore")
@@ -123,7 +115,8 @@ def main() -> int:
     names = ("layers", "width", "vocabulary", "tokens", "precisions", "rounds", "compile")
     about |= {name: getattr(options, name) for name in names}
     results = Results(options.results, about)
-    print(f"{device}, torch {torch.__version__}, CUDA {torch.version.cuda}\n")
+    print(f"{device}, torch {torch.__version__}, CUDA {torch.version.cuda}")
+    print(f"{tables.limits(options.device)}\n")
     right = True
 
     def show(part: str, module: Any, labels: int, measure: Any) -> None:
@@ -142,13 +135,8 @@ def main() -> int:
         return int(not right)
     print("\n".join(tables.head(training.HEAD, 3)), flush=True)
     remaining = train(options, results, start)
-    print()
-    if results.get("sharded") is None and time.monotonic() - start > 60 * options.minutes:
-        remaining.append("sharded")
-    else:
-        show("sharded", sharded, 2, sharded.measure)
     if remaining:
-        print(f"not measured yet; run again with --results: {', '.join(remaining)}")
+        print(f"\nnot measured yet; run again with --results: {', '.join(remaining)}")
     return int(bool(remaining) or not right)
 
 

@@ -30,6 +30,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import torch
 from side_by_side import tables
 from side_by_side.race import race
 from side_by_side.systems import PRECISIONS, Shape, System, variant
@@ -90,8 +91,10 @@ def main() -> int:
     print(
         f"{tables.machine()}, threads: {options.threads}, {options.precision}, vocabulary"
         f" {options.vocabulary:,}, batches of {options.tokens:,} positions, rounds:"
-        f" {options.rounds}, {clock} time\n"
+        f" {options.rounds}, {clock} time"
     )
+    torch.set_num_threads(options.threads)
+    print(f"{tables.limits()}\n")
     print("\n".join(tables.head(HEAD, 2)), flush=True)
     notes, is_complete = [], True
     for layers in options.layers:

@@ -4,6 +4,5 @@ correctness  loss, logits and gradients in bf16 and fp16 against fp32
 features     losses of short runs with one feature against the same runs without it
 training     updates of stock fairseq and ours, and the time of their kernels
 commands     fairseq-train: two processes on one device, an error in one, resuming
-sharded      fully_sharded on one device against plain training
 results      finished table rows, stored in a file
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Sequence
 from typing import Any
 
 from side_by_side import tables
@@ -15,6 +14,7 @@ SYSTEMS = (
     System("stock", "stock"),
     System("ours", "ours"),
     System("ours, compiled", "ours", ("--compile",)),
+    System("ours, sharded", "ours", ("--ddp-backend=fully_sharded",)),
 )
 HEAD = ["model", "precision", "system", "s / update", "tokens / s", "speed"]
 HEAD += ["kernels", "kernels / update", "products", "peak GiB"]
@@ -26,14 +26,12 @@ def warm(system: System, shape: Shape, options: argparse.Namespace) -> Process:
     return start(system, shape, options.threads, updates, options.device)
 
 
-def measure(
-    shape: Shape, options: argparse.Namespace, systems: Sequence[System] = SYSTEMS
-) -> list[dict[str, Any]]:
+def measure(shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return one row per system; the row of a system that fails gives the reason.
 
     All systems are in memory and run updates in turn.
     """
-    entered = [system for system in systems if options.compile or "--compile" not in system.options]
+    entered = [system for system in SYSTEMS if options.compile or "--compile" not in system.options]
     lines: dict[str, dict[str, Any]] = {}
     answers: dict[str, list[dict[str, Any]]] = {}
     running: dict[str, Process] = {}
@@ -48,7 +46,6 @@ def measure(
             own = answers[name] = [answered[name] for answered in rounds]
             lines[name] = {
                 "seconds": [answer["wall"] for answer in own],
-                "losses": [answer["loss"] for answer in own],
                 "tokens": statistics.median(a["tokens"] / a["wall"] for a in own),
                 "peak": max(answer["peak"] for answer in own),
                 "profile": running[name].ask("kernels"),
@@ -62,7 +59,8 @@ def measure(
     base = entered[0].name
     for name in answers if base in answers else ():
         if "error" not in lines[name]:
-            lines[name]["speed"] = tables.speed(answers[base], answers[name], "wall")
+            ratios = tables.ratios(answers[base], answers[name], "wall")
+            lines[name]["speed"] = statistics.median(ratios)
     about = {"model": shape.name, "precision": shape.precision}
     return [{**about, "system": system.name, **lines[system.name]} for system in entered]
 

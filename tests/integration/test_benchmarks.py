@@ -41,7 +41,7 @@ def test_training_speed_compares_systems_and_continues_without_a_broken_one(
 
 
 # rows 4 and 5 are streams, which are not judged at 6 layers
-ROWS = (slice(4), slice(6, 17), slice(17, 21), slice(21, 23), slice(23, None))
+ROWS = (slice(4), slice(6, 17), slice(17, 21), slice(21, None))
 
 
 @pytest.mark.slow
@@ -53,12 +53,11 @@ def test_gpu_check_runs_on_the_cpu_and_measures_nothing_twice(
     options += ["--rounds", "1", "--no-compile", "--results", str(results)]
     result = run(run_command, "gpu_check", *options)
     assert result.returncode == 0, result.stdout + result.stderr
-    correct, features, commands, training, sharded = (cells(result.stdout)[part] for part in ROWS)
+    correct, features, commands, training = (cells(result.stdout)[part] for part in ROWS)
     assert [row[-1] for row in correct] == ["ok", "", "ok", "ok"]
     assert [row[-1] for row in features] == ["ok"] * 11
     assert [row[-1] for row in commands] == ["ok"] * 4
-    assert [row[2] for row in training] == ["stock", "ours"]
-    assert [(row[1], row[-1]) for row in sharded] == [("bf16", "ok")]
+    assert [row[2] for row in training] == ["stock", "ours", "ours, sharded"]
     again = run(run_command, "gpu_check", *options)
     assert cells(again.stdout) == cells(result.stdout)
 
