@@ -1,21 +1,21 @@
-"""Definition of a sweep, and its expansion to cells, which are one run each.
+"""Sweep definitions, and their expansion to cells. Each cell is one run.
 
 A definition is a YAML file in configs/sweeps/ with these keys:
 
-    title       one line
-    panels      name -> part of the sweep with its own keys; keys at the top level are their
-                defaults; without panels the top level is the only part
+    title       title of the tables
+    panels      name -> part of the sweep with its own keys; keys at the top level are defaults for
+                all panels; without panels, the top level is the only part
     config      config of the runs, a name in configs/
     options     fairseq-train options of every cell; `recipe.KEY` sets a key of the recipe
     cell        pattern of cell names: "{scheme}_{depth}l"
     factors     name -> {set, values}; cells are all combinations of values
     settings    factor -> value -> further options of the cells with that value
     score       options of `deepnet evaluate` in capitals (BEAM: 4), and options of
-                fairseq-generate; false: cells are not scored
+                fairseq-generate; false if cells are not scored
 
-`set` of a factor is an option or a list of options that take the value; without it, `settings`
-lists the options of every value. `values: schemes` selects all registered residual schemes.
-PRECISION, in options or settings, is an option of `deepnet train`.
+A factor sets the options listed in `set` to its value. Without `set`, `settings` lists the options
+for every value. `values: schemes` selects all registered residual schemes. In `options` and
+`settings`, PRECISION is an option of `deepnet train`.
 """
 
 from __future__ import annotations
@@ -45,12 +45,16 @@ _SCORE_WORDS: Final = {
 }
 """Options of `deepnet train` and `deepnet evaluate` that a definition may set."""
 Panel = dict[str, Any]
-"""The keys of a panel, with the defaults of the top level."""
+"""Keys of a panel, including the defaults from the top level."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """A sweep; `name` is the stem of its file, or the path of a file outside configs/."""
+    """A sweep.
+
+    Args:
+        name: stem of its file in configs/sweeps/, or the path of any other file
+    """
 
     name: str
     title: str
@@ -62,11 +66,11 @@ class Cell:
     """A run of a sweep.
 
     Args:
-        name: name of its run folder
+        name: name of the run folder
         options: fairseq-train options (and `recipe.KEY`) that override the config
         train: options of `deepnet train`, in capitals
-        score: arguments of `deepnet evaluate`; None: not scored
-        places: panel, values of its factors and seed; cells with equal settings share a run
+        score: arguments of `deepnet evaluate`, or None if the cell is not scored
+        places: panel, factor values and seed of every combination that shares this run
     """
 
     name: str
@@ -77,7 +81,7 @@ class Cell:
     places: list[dict[str, Any]]
 
     def resolve(self) -> configs.Config:
-        """Return the complete config of the run."""
+        """Return the run's complete config."""
         config = configs.load_config(self.config)
         options = {key: value for key, value in self.options.items() if key[:7] != "recipe."}
         recipe = {key[7:]: value for key, value in self.options.items() if key[:7] == "recipe."}
@@ -85,7 +89,7 @@ class Cell:
         return config
 
     def settings(self) -> dict[str, str]:
-        """Return all settings that affect the numbers of the run, in a canonical spelling."""
+        """Return all settings that affect the run's numbers, in a canonical spelling."""
         config = self.resolve()
         settings = {
             key: paper.key(value)
@@ -101,7 +105,11 @@ class Cell:
 
 
 def load_sweep(name: str) -> Sweep:
-    """Read a definition, a path or a name in configs/sweeps/; ValueError names file and key."""
+    """Read a definition from a path, or by its name in configs/sweeps/.
+
+    Raises:
+        ValueError: if the definition is invalid; the message names file and key.
+    """
     path = configs.find_config(name, FOLDER)
     content = configs.read_yaml(path, "sweep", "key: value")
     title = str(content.pop("title", path.stem))
@@ -110,8 +118,8 @@ def load_sweep(name: str) -> Sweep:
         panels = {str(part): _panel(content, own or {}) for part, own in parts.items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
-    is_ours = path.resolve().parent == FOLDER.resolve()
-    return Sweep(path.stem if is_ours else shown(path), title, panels)
+    is_published = path.resolve().parent == FOLDER.resolve()
+    return Sweep(path.stem if is_published else shown(path), title, panels)
 
 
 def _panel(common: Panel, own: Panel) -> Panel:
@@ -119,9 +127,11 @@ def _panel(common: Panel, own: Panel) -> Panel:
     panel["options"] = {**common.get("options", {}), **own.get("options", {})}
     if wrong := panel.keys() ^ _KEYS:
         expected = ", ".join(sorted(_KEYS))
-        raise ValueError(f"missing or unknown: {', '.join(sorted(wrong))}; the keys are {expected}")
+        raise ValueError(
+            f"missing or unknown keys: {', '.join(sorted(wrong))}; a panel has {expected}"
+        )
     if unknown := panel["settings"].keys() - panel["factors"].keys():
-        raise ValueError(f"settings: there is no factor {', '.join(unknown)}")
+        raise ValueError(f"settings: unknown factors: {', '.join(unknown)}")
     panel["settings"] = {
         factor: {paper.key(value): dict(options) for value, options in by_value.items()}
         for factor, by_value in panel["settings"].items()
@@ -136,12 +146,12 @@ def _factor(name: str, content: dict[str, Any]) -> dict[str, Any]:
     sets, values = content.get("set", []), content.get("values")
     values = list(SCHEMES) if values == "schemes" else values
     if content.keys() - {"set", "values"} or not values or not isinstance(values, list):
-        raise ValueError(f"factors: {name}: a list `values` is expected, and `set`")
+        raise ValueError(f"factors: {name}: expected a list `values` and, optionally, `set`")
     return {"set": [sets] if isinstance(sets, str) else sets, "values": values}
 
 
 def _options_of(panel: Panel, factor: str, value: Value) -> dict[str, Value]:
-    """Return the options that a value of a factor sets."""
+    """Return the options for one value of a factor."""
     if sets := panel["factors"][factor]["set"]:
         return dict.fromkeys(sets, value)
     settings: dict[str, dict[str, Value]] = panel["settings"].get(factor, {})
@@ -153,15 +163,18 @@ def _options_of(panel: Panel, factor: str, value: Value) -> dict[str, Value]:
 def override(
     sweep: Sweep, words: Sequence[str], forced: Mapping[str, Value] | None = None
 ) -> Sweep:
-    """Return a sweep changed by `key=value` arguments.
+    """Return a copy of a sweep with `key=value` arguments applied.
 
-    The name of a factor replaces its values (`depth=6,18`); in panels without the factor, a single
-    value sets its options (`lr=1e-3`, `norms=none`). `score.BEAM=4` sets an option of `deepnet
-    evaluate`, `score=true` or `score=false` turns scoring on or off, and any other key is an option
-    of every cell. Raises ValueError for an option that a factor sets.
+    A factor's name replaces its values (`depth=6,18`). In panels without this factor, a single
+    value sets the factor's options (`lr=1e-3`, `norms=none`). `score.BEAM=4` sets an option of
+    `deepnet evaluate`, and `score=true` or `score=false` turns scoring on or off. Any other key is
+    an option of every cell.
 
     Args:
         forced: further options of every cell
+
+    Raises:
+        ValueError: if a key is an option that a factor sets, or a value is invalid.
     """
     panels = copy.deepcopy(sweep.panels)
     owners = {factor: panel for panel in sweep.panels.values() for factor in panel["factors"]}
@@ -173,7 +186,7 @@ def override(
         if key == "score" and not isinstance(value, bool):
             raise ValueError(f"{word!r}: score is true or false; score.BEAM=4 sets an option")
         if key == "seed":
-            raise ValueError(f"{word!r}: SEEDS={value} (--seeds {value}) chooses the seeds")
+            raise ValueError(f"{word!r}: use SEEDS={value} (--seeds {value}) to select seeds")
         if key not in owners and all(key in _set_by_factors(panel) for panel in panels.values()):
             raise ValueError(f"{word!r}: a factor sets {key}; the factors are {', '.join(owners)}")
         for panel in panels.values():
@@ -199,8 +212,9 @@ def _set_by_factors(panel: Panel) -> set[str]:
 def expand(sweep: Sweep, seeds: Sequence[int] = (1,)) -> list[Cell]:
     """Return the cells in the order of the definition; equal settings share one cell.
 
-    Raises ValueError for an unregistered scheme, for two cells with one name, for an option that a
-    file may not set, and for names that are not valid for a folder.
+    Raises:
+        ValueError: if a scheme is not registered, cells with different settings have the same name,
+            a name is not valid for a folder, or a file may not set an option.
     """
     cells: dict[str, Cell] = {}
     by_settings: dict[str, Cell] = {}
@@ -216,7 +230,7 @@ def expand(sweep: Sweep, seeds: Sequence[int] = (1,)) -> list[Cell]:
             if same is not cell:
                 same.places += cell.places
             elif cells.setdefault(cell.name, cell) is not cell:
-                raise ValueError(f"{sweep.name}: two cells are called {cell.name}")
+                raise ValueError(f"{sweep.name}: two cells have the name {cell.name}")
     return list(cells.values())
 
 
@@ -226,7 +240,7 @@ def _cell(panel_name: str, panel: Panel, chosen: dict[str, Value], seed: int) ->
     keys = {factor: paper.key(value) for factor, value in chosen.items()}
     name = panel["cell"].format(**keys) + (f".seed{seed}" if seed != 1 else "")
     if not _NAME.fullmatch(name):
-        raise ValueError(f"cell: {name!r} is no name of a folder")
+        raise ValueError(f"cell: {name!r} is not a valid folder name")
     options = dict(panel["options"])
     for factor, key in keys.items():
         options |= panel["settings"].get(factor, {}).get(key, {})
@@ -244,26 +258,27 @@ def _cell(panel_name: str, panel: Panel, chosen: dict[str, Value], seed: int) ->
         for option in names:
             if option.isupper() and option not in allowed:
                 choices = ", ".join(sorted(allowed))
-                raise ValueError(f"{source}: {option}: a sweep may set {choices}")
+                raise ValueError(f"{source}: {option} is not allowed; choose from {choices}")
             if not option.isupper() and not option.startswith("recipe."):
                 configs.check_allowed(option, source)
     places = [{"panel": panel_name, "values": keys, "seed": seed}]
     words = None
     if score is not None:
-        ours = [w for k, v in score.items() if k.isupper() for w in (f"--{k.lower()}", v)]
-        theirs = [w for k, v in score.items() if not k.isupper() for w in (f"--{k}", v)]
-        words = [*ours, "--", *theirs] if theirs else ours
+        own = [w for k, v in score.items() if k.isupper() for w in (f"--{k.lower()}", v)]
+        fairseqs = [w for k, v in score.items() if not k.isupper() for w in (f"--{k}", v)]
+        words = [*own, "--", *fairseqs] if fairseqs else own
     return Cell(name, panel["config"], options | {"seed": seed}, train, words, places)
 
 
 def choose(cells: list[Cell], patterns: str | None) -> list[Cell]:
-    """Return the cells that match one of several shell patterns, separated by spaces.
+    """Return the cells that match any of several shell patterns, separated by spaces.
 
-    Raises ValueError for a pattern without a match.
+    Raises:
+        ValueError: if a pattern matches no cell.
     """
-    wanted = ["*"] if patterns is None else patterns.split()
-    for pattern in wanted:
+    globs = ["*"] if patterns is None else patterns.split()
+    for pattern in globs:
         if not any(fnmatch.fnmatch(cell.name, pattern) for cell in cells):
             names = listed([cell.name for cell in cells], 4)
-            raise ValueError(f"--only (ONLY) {pattern}: there is no such cell among {names}")
-    return [c for c in cells if any(fnmatch.fnmatch(c.name, pattern) for pattern in wanted)]
+            raise ValueError(f"--only (ONLY) {pattern} matches none of the cells {names}")
+    return [c for c in cells if any(fnmatch.fnmatch(c.name, pattern) for pattern in globs)]

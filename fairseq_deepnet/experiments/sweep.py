@@ -1,9 +1,10 @@
 """`deepnet sweep`: train, score and tabulate all runs of a table, the paper's or our own.
 
-A cell is an ordinary run folder, runs/SWEEP/CELL. Its own process (`python -m
-fairseq_deepnet.experiments.sweep FOLDER`) trains and scores it with the arguments in cell.json, and
-writes result.json when it is done, has diverged or has failed. The same command resumes stopped and
-failed cells; others are not run again. Definitions are in configs/sweeps/, see grid.py.
+A cell is an ordinary run folder, runs/SWEEP/CELL. A separate process (`python -m
+fairseq_deepnet.experiments.sweep FOLDER`) trains and scores the cell with the arguments in
+cell.json, and writes result.json when the run is complete, has diverged or has failed. The same
+command resumes stopped and failed cells, and skips the others. grid.py describes the definitions in
+configs/sweeps/.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ PROCESS: Final = (sys.executable, "-m", "fairseq_deepnet.experiments.sweep")
 PATIENCE: Final = 60.0
 """Seconds for a stopped cell to write its last checkpoint and exit."""
 _STOPPED: Final = (PREEMPTED, UNSAVED, INTERRUPTED, -signal.SIGTERM, -signal.SIGINT)
-"""Exit statuses of a cell that is unfinished."""
+"""Exit statuses of a process that leaves its cell unfinished."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet sweep`."""
     add = parser.add_argument
     add("sweep", help="a name in configs/sweeps/ (table1, compare_methods, ...) or a file")
-    values = "values of a factor (depth=6,18), or a fairseq-train option of all cells (lr=1e-3)"
+    values = "values of a factor (depth=6,18), or a fairseq-train option for all cells (lr=1e-3)"
     add("overrides", nargs="*", metavar="key=value", help=values)
     add("--dry-run", action="store_true", help="only print the plan")
     add("--only", metavar="GLOBS", help="run only the cells whose names match, as in '*_18l *_50l'")
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan, run cells without a result, print the tables. Status 1 if a cell failed."""
+    """Run the cells without a result and print the tables; return 1 if a cell failed."""
     sweep = grid.load_sweep(args.sweep)
     cells = choose_cells(args, sweep)
     folder = args.runs or ROOT / "runs" / sweep.name
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     refuse_missing_data(cells)
     shares = divide(args.gpus, args.parallel, visible_gpus(), all_cores())
-    from fairseq_deepnet.experiments import report  # without pandas it fails before any training
+    from fairseq_deepnet.experiments import report  # fails before any training if pandas is missing
 
     say(plan)
     train(sweep, cells, folder, shares)
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     report.save(tables_of_sweep, folder)
     failed = [cell.name for cell in cells if status_of(folder / cell.name) is Status.FAILED]
     if failed:
-        say(f"failed: {', '.join(failed)}; see their result.json; the same command resumes them")
+        say(f"failed: {', '.join(failed)}; see result.json of each; the same command resumes them")
     return 1 if failed else 0
 
 
@@ -94,7 +95,7 @@ def choose_cells(args: argparse.Namespace, sweep: grid.Sweep) -> list[Cell]:
 
 
 def status_of(folder: Path) -> Status:
-    """Return the state of a cell; it is unfinished if its sweep was killed."""
+    """Return a cell's state; a started cell without a result is unfinished."""
     begun = Status.UNFINISHED if (folder / CELL).is_file() else Status.TO_DO
     return Status(read_json(folder / RESULT).get("status", begun))
 
@@ -111,7 +112,7 @@ def plan_text(title: str, cells: Sequence[Cell], folder: Path) -> str:
 
 
 def refuse_missing_data(cells: Sequence[Cell]) -> None:
-    """Raise FileNotFoundError for a missing data folder; it names the script that builds it."""
+    """Raise FileNotFoundError if training data are missing; the message says how to build them."""
     for recipe in (cell.resolve().recipe for cell in cells):
         data = inside_project(str(recipe.get("data", "")))
         if not any(data.glob("train*.idx")):
@@ -131,13 +132,13 @@ def refuse_changes(folder: Path, cells: Sequence[Cell]) -> None:
             ]
             raise ValueError(
                 f"{shown(folder / cell.name)} was run with other settings ({'; '.join(changes)}): "
-                "choose another folder with --runs FOLDER, or remove the cell's"
+                "choose another folder with --runs, or remove the cell's folder"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """Share of the machine: arguments of `deepnet train` and `deepnet evaluate`, and GPUs."""
+    """Arguments of `deepnet train` and `deepnet evaluate` for a share of the GPUs or cores."""
 
     train: list[str]
     score: list[str]
@@ -145,17 +146,22 @@ class Share:
 
 
 def divide(gpus: str, parallel: int, visible: list[str], cores: int) -> list[Share]:
-    """Return a share of the machine for each cell that runs in parallel.
+    """Return a share of the machine for each parallel cell.
 
     Args:
         gpus: total number of GPUs, or "all"; "0" is the CPU
-        parallel: number of parallel cells; ValueError if it exceeds the number of GPUs
-        visible: GPUs of the machine, as CUDA_VISIBLE_DEVICES names them
-        cores: CPU cores of the machine
+        parallel: number of parallel cells
+        visible: the machine's GPUs, as CUDA_VISIBLE_DEVICES names them
+        cores: number of CPU cores
+
+    Raises:
+        ValueError: if there are more parallel cells than GPUs.
     """
     count = choose_devices(gpus, 1, 1, len(visible)).gpus
     if not 1 <= parallel <= (count or parallel):
-        raise ValueError(f"--parallel {parallel}: from 1 to {count or 'the number of cores'}")
+        raise ValueError(
+            f"--parallel {parallel}: choose from 1 to {count or 'the number of cores'}"
+        )
     if not count:
         cpus = str(max(1, cores // parallel))
         on_cpu = Share(["--gpus", "0", "--threads", cpus], ["--gpus", "0", "--processes", cpus])
@@ -166,7 +172,7 @@ def divide(gpus: str, parallel: int, visible: list[str], cores: int) -> list[Sha
     return [Share(words, words, ",".join(names)) for names in slots]
 
 
-# The parent: starts a process for each cell, and waits for them.
+# The parent process, which starts the cells' processes and waits for them.
 
 
 def train(
@@ -176,7 +182,7 @@ def train(
     shares: Sequence[Share],
     watch: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run the cells without a result or without the requested score, some in parallel.
+    """Run the cells without a result or without the requested score, one per share in parallel.
 
     Ctrl-C, SIGTERM and SIGHUP stop running cells and leave them unfinished. `watch` is called
     periodically.
@@ -184,9 +190,9 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w", encoding="utf-8") as lock:
         if not try_lock(lock):
-            raise ValueError(f"another sweep is at work in {shown(folder)}; wait, or set --runs")
+            raise ValueError(f"another sweep is running in {shown(folder)}; wait, or set --runs")
         for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(name, signal.default_int_handler)  # ignored if started by `nohup` or &
+            signal.signal(name, signal.default_int_handler)  # `nohup` and & ignore it
         waiting = []
         for number, cell in enumerate(cells):
             place = folder / cell.name
@@ -217,9 +223,9 @@ def train(
                     reason = read_json(place / RESULT).get("reason", "stopped")
                     say(f"{label}: {reason} ({seconds / 60:.1f} min)")
         except BaseException:
-            say(f"stopping {len(working)} at work")
+            say(f"stopping {len(working)} running cells")
             stop(list(working))
-            say("stopped; the same command resumes from the last checkpoints")
+            say("stopped; the same command resumes from the latest checkpoints")
             raise
 
 
@@ -253,14 +259,14 @@ def _start(
             env=environment,
             cwd=ROOT,
             start_new_session=True,
-            preexec_fn=end_with_parent,  # where the sweep is killed outright
+            preexec_fn=end_with_parent,  # even if the sweep is killed
         )
 
 
 def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Stop cells and their child processes; kill those that do not exit in time.
+    """Stop cells and their child processes; kill any that do not exit in time.
 
-    Training saves before it exits. A second Ctrl-C kills at once.
+    Runs save a checkpoint before they exit. A second Ctrl-C kills them at once.
     """
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
@@ -275,11 +281,11 @@ def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
-# The process of a cell.
+# A cell's process.
 
 
 def run_cell(folder: Path) -> int:
-    """Train and score a cell; return 0 if its result is written, otherwise the exit status."""
+    """Train and score a cell; return 0 if a result was written, otherwise the exit status."""
     from fairseq_deepnet.tools.evaluation import evaluate
 
     cell, score = read_json(folder / CELL), None

@@ -1,4 +1,4 @@
-"""`deepnet sweep` with cells that only pretend to train: results, restarts, signals, the plan."""
+"""`deepnet sweep` with simulated cells: results, restarts, signals, the plan."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def definition(tmp_path: Path) -> Path:
     (tmp_path / "data" / "train.de-en.de.idx").touch()
     file = tmp_path / "own.yaml"
     file.write_text(
-        "config: multi30k_tiny\ncell: '{arch}'\ntitle: Pretended\n"
+        "config: multi30k_tiny\ncell: '{arch}'\ntitle: Simulated\n"
         f"options: {{recipe.data: {tmp_path / 'data'}}}\n"
         "factors: {arch: {set: arch, values: [good, crash]}}\nscore: {BEAM: 4}\n",
         encoding="utf-8",
@@ -64,7 +64,7 @@ def definition(tmp_path: Path) -> Path:
 
 
 class Rig:
-    """A sweep's folder, and what was said."""
+    """A sweep whose cells are simulated."""
 
     def __init__(self, definition: Path) -> None:
         self.definition, self.folder = definition, definition.parent / "runs"
@@ -89,7 +89,7 @@ def rig(definition: Path, child: Path) -> Rig:
     return Rig(definition)
 
 
-def test_cells_that_are_done_or_diverged_are_not_run_again_and_a_crash_stops_no_other(
+def test_complete_and_diverged_cells_are_not_run_again_and_a_crash_stops_no_other_cell(
     rig: Rig,
 ) -> None:
     assert rig.run("flaky,good,nan", slots=2) == ["failed", "done", "diverged"]
@@ -101,7 +101,7 @@ def test_cells_that_are_done_or_diverged_are_not_run_again_and_a_crash_stops_no_
     assert [len(rig.calls(name)) for name in ("flaky", "good", "nan")] == [2, 1, 1]
 
 
-def test_a_score_that_is_asked_for_later_is_made_without_other_settings(rig: Rig) -> None:
+def test_a_score_can_be_requested_later(rig: Rig) -> None:
     assert rig.run("good", "score=false") == ["done"]
     assert rig.run("good", "score.LENPEN=2") == ["done"]
     assert [call[1] for call in rig.calls("good")] == [None, ["--beam", "4", "--lenpen", "2"]]
@@ -109,7 +109,7 @@ def test_a_score_that_is_asked_for_later_is_made_without_other_settings(rig: Rig
     assert len(rig.calls("good")) == 2
 
 
-def test_a_cell_that_began_with_other_settings_is_refused(rig: Rig) -> None:
+def test_a_cell_with_changed_settings_is_refused(rig: Rig) -> None:
     rig.run("good")
     with pytest.raises(ValueError, match=r"other settings \(lr .* -> 9e-3\): choose another"):
         sweep.refuse_changes(rig.folder, rig.cells("good", "lr=9e-3"))
@@ -135,7 +135,7 @@ def is_running(process: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_sweep_that_ends_leaves_nothing_running_and_resumes(rig: Rig, number: int) -> None:
+def test_a_stopped_sweep_leaves_no_process_and_resumes(rig: Rig, number: int) -> None:
     code = (
         "import sys; from tests.unit.test_sweep import Rig; from pathlib import Path\n"
         "from fairseq_deepnet.experiments import sweep\n"
@@ -170,7 +170,7 @@ def test_a_sweep_that_ends_leaves_nothing_running_and_resumes(rig: Rig, number: 
         ("2", 1, ["0", "1", "2"], [["--gpus", "2"]]),
     ],
 )
-def test_cells_at_work_share_the_machine(
+def test_parallel_cells_share_the_machine(
     gpus: str, parallel: int, visible: list[str], expected: list[list[str]]
 ) -> None:
     shares = sweep.divide(gpus, parallel, visible, cores=8)
@@ -183,7 +183,7 @@ def test_cells_at_work_share_the_machine(
 # The command.
 
 
-def test_the_plan_starts_nothing_and_shows_every_difference(
+def test_the_plan_shows_every_option_and_starts_no_cell(
     rig: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["sweep", str(rig.definition), "--runs", str(rig.folder), "--gpus", "0", "--dry-run"]
@@ -201,16 +201,15 @@ def test_the_command_runs_cells_and_writes_results_and_tables(
 ) -> None:
     words = ["sweep", str(rig.definition), "--runs", str(rig.folder), "--gpus", "0"]
     assert cli.main(words) == 1
-    said = capsys.readouterr()
-    assert "failed: crash; see their result.json" in said.err
-    assert "crashed" in said.out
+    printed = capsys.readouterr()
+    assert "failed: crash; see result.json of each" in printed.err
+    assert "crashed" in printed.out
     assert {"results.csv", "report.md", "report.csv"} <= {p.name for p in rig.folder.iterdir()}
-    assert "good,done" not in said.out
     assert cli.main(["report", str(rig.folder / "results.csv")]) == 0
-    assert capsys.readouterr().out == said.out
+    assert capsys.readouterr().out == printed.out
 
 
-# One cell, in its process.
+# A cell's process.
 
 
 def prepared(run: Path, score: list[str] | None = None) -> Path:
@@ -224,7 +223,7 @@ def prepared(run: Path, score: list[str] | None = None) -> Path:
 def trained(
     monkeypatch: pytest.MonkeyPatch, run: Path, losses: dict[int, float], status: int = 0
 ) -> list[list[str]]:
-    """Let `deepnet train` and `deepnet evaluate` pretend."""
+    """Simulate `deepnet train` and `deepnet evaluate`."""
     calls: list[list[str]] = []
 
     def attempt(command: object, module: Any, words: list[str]) -> tuple[int, Any]:
@@ -239,7 +238,7 @@ def trained(
     return calls
 
 
-def test_a_cell_is_trained_and_scored_as_its_record_asks(
+def test_a_cell_is_trained_and_scored_with_the_arguments_in_its_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = prepared(tmp_path / "run", ["--beam", "5", "--", "--max-len-b", "9"])
@@ -261,7 +260,7 @@ def test_a_cell_is_trained_and_scored_as_its_record_asks(
         (PREEMPTED, {10: 4.5}, None, None),
     ],
 )
-def test_the_record_tells_how_a_training_ended(
+def test_the_result_states_how_a_run_ended(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     status: int,
