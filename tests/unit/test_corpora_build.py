@@ -1,9 +1,8 @@
-"""The pipeline from text to a data folder, of every kind; runs that fail and resume."""
+"""Data folders of every kind, failed builds that resume, and bad text."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ RECIPES = {
     "language": Recipe(kind="language", languages="eo", vocab_size=50),
     "pairs": Recipe(kind="pairs", vocab_size=90, sample=150),
     "moses": MOSES,
-    "held out": dataclasses.replace(MOSES, hold_out=7),
     "by subwords": dataclasses.replace(MOSES, hold_out=7, follows="wmt14", max_words=30),
 }
 
@@ -49,7 +47,7 @@ def rows_of(folder: Path, kind: str) -> list[Row]:
     else:
         pairs = [("eo",) if kind == "language" else ("eo", "ia")]
         splits = {"train": pairs, "test": pairs}
-        if kind not in ("held out", "by subwords"):
+        if kind != "by subwords":
             splits["valid"] = pairs
     return [Row(split, pair, f"{folder}/{split}") for split in splits for pair in splits[split]]
 
@@ -70,16 +68,12 @@ def build_one(
         build.build(recipe, sources_of(rows), lambda _: rows, out, workers, force)
 
 
-def record_of(out: Path) -> dict[str, Any]:
-    return dict(json.loads((out / "corpus.json").read_text(encoding="utf-8")))
-
-
 def lines_of(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").split("\n")[:-1]
 
 
 @pytest.mark.parametrize("kind", RECIPES)
-def test_a_folder_is_built_once_and_alike_by_any_number_of_workers(
+def test_a_folder_does_not_depend_on_the_number_of_workers(
     kind: str, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe, rows, out = RECIPES[kind], rows_of(raw, kind), tmp_path / "out"
@@ -92,9 +86,9 @@ def test_a_folder_is_built_once_and_alike_by_any_number_of_workers(
 
 
 @pytest.mark.parametrize(
-    ("kind", "force"), [("pair", False), ("pair", True), ("pairs", False), ("by subwords", False)]
+    ("kind", "force"), [("pair", True), ("pairs", False), ("by subwords", False)]
 )
-def test_a_run_that_fails_is_resumed_to_the_same_bytes(
+def test_a_failed_build_resumes_to_the_same_bytes(
     kind: str, force: bool, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe, rows = RECIPES[kind], rows_of(raw, kind)
@@ -124,7 +118,7 @@ def test_another_recipe_or_text_is_refused_unless_forced(raw: Path, tmp_path: Pa
     with pytest.raises(ValueError, match=r"vocab_size was 60, now 61.*FORCE=1"):
         build_one(other, rows, out)
     build_one(other, rows, out, force=True)
-    assert record_of(out)["vocab_size"] == 61
+    assert DataFolder.open(out).record["vocab_size"] == 61
     write(raw, "valid", eo=["alia"], ia=["ALIA"])
     with pytest.raises(ValueError, match=r"other text: valid\.eo-ia\.eo, valid\.eo-ia\.ia\)"):
         build_one(other, rows, out)
@@ -137,7 +131,7 @@ def test_another_recipe_or_text_is_refused_unless_forced(raw: Path, tmp_path: Pa
         build_one(other, [rows[0]._replace(prefix=f"{raw}/trian"), *rows[1:]], out)
 
 
-def test_folders_of_others_are_never_replaced(raw: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_record_is_never_replaced(raw: Path, tmp_path: Path) -> None:
     rows = rows_of(raw, "pair")
     for name in ("out", "other.part"):
         (tmp_path / name).mkdir()
@@ -150,16 +144,16 @@ def test_folders_of_others_are_never_replaced(raw: Path, tmp_path: Path) -> None
         build_one(SMALL, rows, tmp_path / "new")
 
 
-def test_a_pair_records_its_lines_and_why_others_went(tmp_path: Path) -> None:
-    raw, kept = tmp_path / "raw", sentences(40)
+def test_a_pair_records_its_lines_and_the_reasons_for_dropping_others(tmp_path: Path) -> None:
+    raw, clean = tmp_path / "raw", sentences(40)
     odd = [("", "x"), ("a", " "), ("a", "b c d e f g h"), ("x " * 300, "y " * 300)]
-    train = [*zip(kept, kept, strict=True), *odd]
+    train = [*zip(clean, clean, strict=True), *odd]
     write(raw, "train", eo=[a for a, _ in train], ia=[b for _, b in train])
     valid = ["  two  spaces ", "cafe\u0301", "a\u2028b", "", "a\rb"]
     write(raw, "valid", eo=valid, ia=["y"] * len(valid))
     rows = [Row(split, ("eo", "ia"), f"{raw}/{split}") for split in ("train", "valid")]
     build_one(SMALL, rows, tmp_path / "out")
-    record = record_of(tmp_path / "out")
+    record = DataFolder.open(tmp_path / "out").record
     assert record["lines"] == {"train": 40, "valid": len(valid)}
     dropped = {"empty": 2, "length ratio": 1, "too long": 1}
     assert record["cleaning"]["train"]["dropped"] == dropped
@@ -167,20 +161,22 @@ def test_a_pair_records_its_lines_and_why_others_went(tmp_path: Path) -> None:
     assert lines_of(tmp_path / "out" / "text" / "valid.eo") == [*valid[:-1], "a b"]
 
 
-def test_one_language_leaves_blank_lines_out(raw: Path, tmp_path: Path) -> None:
+def test_text_of_one_language_loses_blank_lines(raw: Path, tmp_path: Path) -> None:
     write(raw, "valid", eo=["unu", "", " "])
     build_one(RECIPES["language"], rows_of(raw, "language"), tmp_path / "out")
-    assert record_of(tmp_path / "out")["lines"] == {"train": 120, "test": 8, "valid": 1}
+    assert DataFolder.open(tmp_path / "out").record["lines"] == {
+        "train": 120,
+        "test": 8,
+        "valid": 1,
+    }
 
 
-def test_many_pairs_serve_both_directions_and_hold_validation_text_out(
-    raw: Path, tmp_path: Path
-) -> None:
+def test_many_pairs_have_both_directions_and_validation_text(raw: Path, tmp_path: Path) -> None:
     build_one(RECIPES["pairs"], rows_of(raw, "pairs"), tmp_path / "out")
     folder = DataFolder.open(tmp_path / "out")
     assert folder.languages == ["eo", "ia", "io"]
     assert lines_of(tmp_path / "out" / "languages.txt") == folder.languages
-    assert [str(one) for one in folder.directions("test")] == ["ia-io", "io-ia"]
+    assert list(map(str, folder.directions("test"))) == ["ia-io", "io-ia"]
     # the first of every 1,000 training pairs of a pair without a validation set
     assert folder.record["lines"]["train"] == {"eo-ia": 120, "eo-io": 119}
     assert folder.record["lines"]["valid"] == {"eo-io": 1, "eo-ia": 9}
@@ -188,7 +184,7 @@ def test_many_pairs_serve_both_directions_and_hold_validation_text_out(
     assert sum(folder.record["sample"].values()) <= 150
 
 
-def test_every_nth_clean_moses_pair_is_held_out_with_its_text(tmp_path: Path) -> None:
+def test_every_nth_clean_moses_pair_is_held_out(tmp_path: Path) -> None:
     raw, out, numbers = tmp_path / "raw", tmp_path / "out", [n for n in range(26) if n != 3]
     german, english = (
         [f"{word} {n}, {yes}!" for n in range(26)]
@@ -209,7 +205,10 @@ def test_every_nth_clean_moses_pair_is_held_out_with_its_text(tmp_path: Path) ->
     assert lines_of(out / "text" / "train.de") == [f"Zeile {n}, ja!" for n in rest]
     assert lines_of(out / "tokenised" / "test.en") == ["it &apos;s ."]
     assert lines_of(out / "text" / "test.en") == ["It’s."]
-    assert record_of(out)["cleaning"]["train"]["dropped"] == {"empty": 1, "length ratio": 1}
+    assert DataFolder.open(out).record["cleaning"]["train"]["dropped"] == {
+        "empty": 1,
+        "length ratio": 1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -221,7 +220,7 @@ def test_every_nth_clean_moses_pair_is_held_out_with_its_text(tmp_path: Path) ->
         ("valid.eo", None, r"there is no .*valid\.eo\[\.gz\]"),
     ],
 )
-def test_bad_text_is_one_line_and_leaves_no_folder(
+def test_bad_text_is_refused_in_one_line_and_leaves_no_folder(
     name: str, content: bytes | None, message: str, raw: Path, tmp_path: Path
 ) -> None:
     (raw / name).unlink()
@@ -233,17 +232,7 @@ def test_bad_text_is_one_line_and_leaves_no_folder(
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("max_words", 0),
-        ("max_ratio", 0.5),
-        ("temperature", 0),
-        ("hold_out", 1),
-        ("vocab_size", 3),
-        ("subwords", "words"),
-    ],
-)
-def test_bad_values_are_refused_by_the_options_name(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} is {value!r}; it must be"):
-        Recipe(**{name: value})
+def test_bad_values_are_refused() -> None:
+    for name, value in {"max_words": 0, "max_ratio": 0.5, "hold_out": 1, "subwords": "x"}.items():
+        with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} is {value!r}; it must"):
+            Recipe(**{name: value})  # type: ignore[arg-type]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import random
 from collections import Counter
 from pathlib import Path
@@ -13,7 +12,6 @@ from fairseq.data import Dictionary
 from subword_nmt.learn_bpe import learn_bpe
 
 from fairseq_deepnet.tools.corpora import moses
-from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.corpora.moses import tokenise
 from fairseq_deepnet.tools.corpora.text import Recipe
 from fairseq_deepnet.tools.evaluation import scoring
@@ -87,15 +85,6 @@ def test_codes_equal_those_of_subword_nmt_on_the_text(tmp_path: Path) -> None:
     lowest, pieces = moses.encode_lines(["lowest wider", "newlow"], tmp_path / "codes")
     assert lowest == "lowest wider"
     assert pieces != moses.remove_bpe(pieces) == "newlow"
-
-
-def test_a_moses_folder_is_decoded_by_tokens(tmp_path: Path) -> None:
-    record = {"source": "de", "target": "en", "tokenisation": "moses", "lowercase": True}
-    (tmp_path / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
-    folder = DataFolder.open(tmp_path)
-    assert folder.decode(["it &apos;s fi@@ ne ."], "en") == ["it's fine."]
-    assert folder.is_lowercase
-    assert folder.subword_model("en").name == "bpe.codes"
 
 
 def test_tokenised_bleu_equals_fairseqs() -> None:

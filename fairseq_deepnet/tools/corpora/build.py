@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
     @property
     def pair(self) -> str:
-        """Return "de-en"."""
+        """Return the languages as in "de-en"."""
         return "-".join(self.languages)
 
     def sides(self) -> list[Path]:
@@ -67,7 +67,7 @@ def sources_of(rows: Sequence[Row]) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def claimed(out: Path) -> Iterator[None]:
-    """Lock OUT; raise ValueError if another run has it."""
+    """Lock OUT; raise ValueError if another run is building it."""
     lock = out.with_name(out.name + ".lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -81,7 +81,10 @@ def claimed(out: Path) -> Iterator[None]:
 
 
 def _read(folder: Path, *keys: str) -> dict[str, Any]:
-    """Return a folder's record, or an empty one if there is no folder; ValueError otherwise."""
+    """Return a folder's record, which is empty without a folder.
+
+    Raises ValueError for a folder without a record.
+    """
     record = folder / "corpus.json"
     if record.is_file():
         return read_record(record, dict.fromkeys(keys, dict), "FORCE=1 rebuilds its folder")
@@ -91,9 +94,9 @@ def _read(folder: Path, *keys: str) -> dict[str, Any]:
 
 
 def is_complete(out: Path, recipe: Recipe, sources: Mapping[str, Any] | None = None) -> bool:
-    """Return True if OUT was built with this recipe and, unless None, from these sources.
+    """Return True if OUT was built with this recipe and from these sources, unless None.
 
-    Raises ValueError if OUT was built from anything else.
+    Raises ValueError if OUT was built from other text or settings.
     """
     record = _read(out, "recipe", "sources")
     if not record:
@@ -129,14 +132,15 @@ def build(
 ) -> None:
     """Build OUT, which is locked, unless it is complete.
 
-    Raises ValueError for bad text, and if OUT was built from anything else (unless `force`).
+    Raises ValueError for bad text, and, unless `force`, if OUT was built from other text or
+    settings.
 
     Args:
         sources: files that identify the text, by name.
         unpack: returns the rows of text, which it may write to a folder.
     """
     part = out.with_name(out.name + ".part")
-    if not force or not (out / "corpus.json").is_file():  # it may be damaged
+    if not force or not (out / "corpus.json").is_file():  # `force` replaces a damaged record
         _read(out)
     unfinished = _read(part, "recipe", "sources", "done")
     plan = {"recipe": recipe.options(), "sources": _digests(sources)}
@@ -147,10 +151,10 @@ def build(
         remove(part)
         unfinished = {"done": {}}
     part.mkdir(parents=True, exist_ok=True)
-    pipeline = _Pipeline(recipe, part, workers, plan, unfinished["done"])
-    pipeline.save()  # before text is unpacked into the folder
+    state = {**plan, "done": unfinished["done"]}
+    write_record(part / "corpus.json", state)  # before text is unpacked into the folder
     try:
-        record = pipeline.run(unpack(part / "raw"))
+        record = _Pipeline(recipe, unpack(part / "raw"), part, workers, state).run()
     except (ValueError, FileNotFoundError):  # the same input would fail again
         remove(part)
         raise
@@ -180,39 +184,34 @@ class _Cleaned(NamedTuple):
 
 
 class _Pipeline:
-    """Steps from text to a data folder in PART."""
+    """Steps from text to a data folder in PART; PART/corpus.json stores their results."""
 
     def __init__(
-        self, recipe: Recipe, part: Path, workers: int, plan: dict[str, Any], done: dict[str, Any]
+        self, recipe: Recipe, rows: Sequence[Row], part: Path, workers: int, state: dict[str, Any]
     ) -> None:
-        self.recipe, self.part, self.workers = recipe, part, workers
-        self.plan, self.done = plan, done
-        self.rows: list[Row] = []
-        self.languages: list[str] = []
-        self.held_out: dict[Row, Row] = {}  # training row -> row of its validation text
-
-    def save(self) -> None:
-        """Write the plan and the results so far."""
-        write_record(self.part / "corpus.json", {**self.plan, "done": self.done})
+        self.recipe, self.rows, self.part, self.workers = recipe, rows, part, workers
+        self.state = state
+        self.languages = list(dict.fromkeys(code for row in rows for code in row.languages))
+        valid = {row.languages for row in rows if row.split == "valid"}
+        trained = [row for row in rows if row.split == "train"]
+        self.held_out = {r: r._replace(split="valid") for r in trained if r.languages not in valid}
+        if recipe.kind != "pairs" and bool(self.held_out) != bool(recipe.hold_out):
+            raise ValueError("validation text is needed once: set either VALID or HOLD_OUT")
+        pairs = ([self.held_out[row], row] if row in self.held_out else [row] for row in rows)
+        self.all_rows = [row for pair in pairs for row in pair]
 
     def step(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the recorded result of a finished step, or run the step."""
-        if name not in self.done:
+        results = self.state["done"]
+        if name not in results:
             say(name)
-            self.done[name] = work()
-            self.save()
-        return dict(self.done[name])
+            results[name] = work()
+            write_record(self.part / "corpus.json", self.state)
+        return dict(results[name])
 
-    def run(self, rows: Sequence[Row]) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """Run the unfinished steps and return the folder's record."""
-        recipe, self.rows = self.recipe, list(rows)
-        self.languages = list(dict.fromkeys(code for row in rows for code in row.languages))
-        valid = {row.languages for row in rows if row.split == "valid"}
-        for row in rows:
-            if row.split == "train" and row.languages not in valid:
-                self.held_out[row] = Row("valid", row.languages, row.prefix)
-        if recipe.kind != "pairs" and bool(self.held_out) != bool(recipe.hold_out):
-            raise ValueError("validation text is needed once: set either VALID or HOLD_OUT")
+        recipe = self.recipe
         cleaning: dict[str, dict[str, Any]] = {}
         for row in self.rows:
             cleaning |= self.step(f"clean {text_name(recipe, row)}", partial(self._clean, row))
@@ -231,12 +230,6 @@ class _Pipeline:
                 path.replace(self.part / folder / path.name)
         return self._record(cleaning, learnt, counts)
 
-    @property
-    def all_rows(self) -> list[Row]:
-        """Return the rows, with held-out validation text before its training text."""
-        pairs = ([self.held_out[row], row] if row in self.held_out else [row] for row in self.rows)
-        return [row for pair in pairs for row in pair]
-
     def _sift(
         self,
         work: Callable[[Chunk], _Cleaned],
@@ -244,9 +237,9 @@ class _Pipeline:
         folders: Sequence[str],
         targets: Sequence[Row],
     ) -> tuple[_Cleaned, list[int]]:
-        """Write the pairs that `work` returns for each chunk; count the lines of each target.
+        """Write the pairs that `work` returns for each chunk, and count the lines of each target.
 
-        Of two targets, the second receives the held-out pairs.
+        The second target, if any, receives the held-out pairs.
         """
         read = index = 0
         dropped: Counter[str] = Counter()
@@ -281,10 +274,10 @@ class _Pipeline:
         work = partial(_clean_chunk, paths=sides, row=row, recipe=recipe)
         folders = ["text", "tokenised"] if recipe.kind == "moses" else ["text"]
         targets = [row, self.held_out[row]] if row in self.held_out else [row]
-        cleaned, (kept, *held_out) = self._sift(work, sides, folders, targets)
-        counts = {"read": cleaned.read, "kept": kept, "dropped": dict(cleaned.dropped)}
+        cleaned, lines = self._sift(work, sides, folders, targets)
+        counts = {"read": cleaned.read, "kept": lines[0], "dropped": dict(cleaned.dropped)}
         result: dict[str, Any] = {text_name(recipe, row): counts}
-        for target, count in zip(targets[1:], held_out, strict=True):
+        for target, count in zip(targets[1:], lines[1:], strict=True):
             result[text_name(recipe, target)] = {"kept": count, "held_out_of": "train"}
         return result
 
@@ -364,9 +357,9 @@ class _Pipeline:
         limits = self.recipe if is_limited else None
         work = partial(_encode_chunk, paths=forms, codes=self.part / "bpe.codes", limits=limits)
         folders = ["encoded/text", "encoded/tokenised", "encoded"]
-        result, (kept,) = self._sift(work, forms, folders, [row])
+        result, (lines,) = self._sift(work, forms, folders, [row])
         dropped = Counter(cleaned.get("dropped", {})) + result.dropped
-        return {row.split: {**cleaned, "kept": kept, "dropped": dict(dropped)}}
+        return {row.split: {**cleaned, "kept": lines, "dropped": dict(dropped)}}
 
     def _write_dictionaries(self) -> dict[str, Any]:
         """Write fairseq's dictionaries of the subwords in the training text."""

@@ -27,23 +27,23 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 CHUNK: Final = 10_000
-"""Lines per task of a process: at most a second of work, some megabytes."""
+"""Number of lines per task of a process, which takes at most a second and a few megabytes."""
 
-# Spaces of Python and fairseq, and of sentencepiece: zero-width space, byte-order mark, and the
-# symbol that it uses for a space.
+# White space for Python, fairseq and sentencepiece (zero-width space, byte-order mark, and
+# sentencepiece's symbol for a space).
 _SPACES = re.compile("[\\s\\x1c-\\x1f\\x85\\u200b\\ufeff\\u2581]+")
 _CONTROLS = re.compile("[\\x00-\\x08\\x0e-\\x1b\\x7f-\\x84\\x86-\\x9f\\u00ad]")
-# Words of scripts without spaces: one Han or Kana character, or up to four characters of Thai, Lao,
-# Burmese or Khmer (about their mean word length).
+# In scripts without spaces, each Han or Kana character counts as a word, and so do up to four
+# characters of Thai, Lao, Burmese or Khmer (about the mean word length).
 _HAN_KANA = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _THAI_KHMER = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 _WORD = re.compile(f"[{_HAN_KANA}]|[{_THAI_KHMER}]{{1,4}}|[^\\s{_HAN_KANA}{_THAI_KHMER}]+")
 
 
 def find_side(prefix: str | Path, language: str) -> Path:
-    """Return the file of one side of a corpus: PREFIX.LANGUAGE, or the same with .gz.
+    """Return the file PREFIX.LANGUAGE or PREFIX.LANGUAGE.gz.
 
-    Raises FileNotFoundError if neither exists, ValueError if both do.
+    Raises FileNotFoundError if neither exists, and ValueError if both exist.
     """
     paths = [Path(f"{prefix}.{language}{end}") for end in ("", ".gz")]
     files = [path for path in paths if path.is_file()]
@@ -81,8 +81,8 @@ def decode(raw: bytes, path: Path, number: int, errors: str = "strict") -> str:
         line = raw.decode("utf-8", errors)
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path}, line {number}: not valid UTF-8 (byte {error.start + 1} of it); "
-            f"convert the file first, as in: iconv -f ISO-8859-1 -t UTF-8"
+            f"{path}, line {number}: not valid UTF-8 (byte {error.start + 1} of the line); "
+            f"convert the file first, for example with: iconv -f ISO-8859-1 -t UTF-8"
         ) from error
     line = line.removesuffix("\n").removesuffix("\r")
     return line.removeprefix("\ufeff") if number == 1 else line
@@ -105,7 +105,7 @@ class Chunk(NamedTuple):
     sides: list[list[bytes]]
 
     def decode(self, paths: Sequence[Path]) -> Iterator[tuple[str, ...]]:
-        """Yield the lines of all sides as text. Errors name the paths."""
+        """Yield the lines of all sides as text; errors name the path."""
         for number, lines in enumerate(zip(*self.sides, strict=True), self.start):
             yield tuple(decode(raw, path, number) for raw, path in zip(lines, paths, strict=True))
 
@@ -128,8 +128,8 @@ def chunks(paths: Sequence[Path], size: int = CHUNK) -> Iterator[Chunk]:
                 f"{path} has {n} lines" for path, n in zip(paths, counts, strict=True)
             )
             raise ValueError(
-                f"the sides differ in length: {lengths}; line i of one must translate line i of"
-                " the other"
+                f"the sides differ in length: {lengths}; line i of one side must translate line i"
+                " of the other"
             )
         if not chunk.sides[0]:
             break
@@ -155,7 +155,7 @@ def normalise(line: str) -> str:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Options that decide the content of a data folder, besides its text.
+    """Options that, besides the text, determine the content of a data folder.
 
     Attributes:
         kind: pair (sentencepiece), pairs (with language tokens), language, or moses.
