@@ -1,4 +1,4 @@
-"""A model that fairseq trained, exported to fairseq without this plugin."""
+"""A model trained with this plugin is exported to fairseq without it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.integration.conftest import SMALL, TRAIN, RunCommand
 from tests.support.training import train_here
 
 BEAM = ["--beam", 3, "--max-len-b", 10, "--cpu"]
-EVERY = ["--required-batch-size-multiple", 1]  # otherwise stock fairseq loses the last sentences
+EVERY = ["--required-batch-size-multiple", 1]  # stock fairseq would skip the last sentences
 
 
 def hypotheses(printed: str) -> dict[int, tuple[float, str]]:
-    """Return the score and the words of each sentence in fairseq-generate's output."""
+    """Return each sentence's score and words from fairseq-generate's output."""
     lines = re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", printed, re.MULTILINE)
     return {int(number): (float(score), words) for number, score, words in lines}
 
 
-def test_stock_fairseq_translates_with_it_as_the_plugin_does_with_ours(
+def test_stock_fairseq_translates_like_the_plugin(
     tiny_data: Path, tmp_path: Path, run_command: RunCommand, project_root: Path
 ) -> None:
-    """The checkpoint contains arrays of BLEU counts, which torch would not load."""
+    """The checkpoint contains arrays with BLEU counts, which torch does not load by default."""
     options = ["--arch", "deepnet_transformer", *SMALL, *TRAIN, "--decoder-layers=4"]
     options += ["--eval-bleu", "--eval-bleu-args", '{"beam": 1, "max_len_b": 3}']
     train_here(tiny_data, tmp_path, *options, "--max-update=6", "--lr=0.01")
@@ -34,9 +34,9 @@ def test_stock_fairseq_translates_with_it_as_the_plugin_does_with_ours(
     plugin = ["--user-dir", project_root / "fairseq_deepnet"]
     for words in (["--path", checkpoint, *plugin], ["--path", exported]):
         command = ["fairseq-generate", tiny_data, *BEAM, *EVERY, *words]
-        done = run_command(*command, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        results.append(hypotheses(done.stdout))
+        process = run_command(*command, cwd=tmp_path)
+        assert process.returncode == 0, process.stderr
+        results.append(hypotheses(process.stdout))
     ours, stock = results
     assert sorted(ours) == sorted(stock) == list(range(12))
     for number, (score, words) in ours.items():

@@ -92,8 +92,8 @@ def test_the_language_model_continues_typed_text(
     options = ["--user-dir", str(PACKAGE), "--task", "language_modeling"]
     options += ["--path", runs["lm"] / "checkpoints" / "checkpoint_best.pt", "--cpu"]
     options += ["--beam", 2, "--nbest", 2, "--max-len-b", 8]
-    typed = load_model(data / "spm.model").encode(["Two men", "A dog"], out_type=str)
-    lines = [" ".join(pieces) for pieces in typed]
+    encoded = load_model(data / "spm.model").encode(["Two men", "A dog"], out_type=str)
+    lines = [" ".join(pieces) for pieces in encoded]
     process = run_command(
         "fairseq-interactive", data, *options, cwd=tmp_path, stdin="".join(f"{x}\n" for x in lines)
     )

@@ -18,10 +18,10 @@ class Dictionary(Engine):
 
     def __init__(self) -> None:
         self.translations = dict(zip(SENTENCES, TRANSLATIONS, strict=True))
-        self.asked: list[str] = []
+        self.inputs: list[str] = []
 
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
-        self.asked += lines
+        self.inputs += lines
         return [[Hypothesis(self.translations.get(line, line), 0.0)] for line in lines]
 
 

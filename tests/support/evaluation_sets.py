@@ -1,4 +1,4 @@
-"""Published test sets in small, in the true layout of their archives."""
+"""Small versions of published test sets, in the layout of their archives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _write(path: Path, lines: Sequence[str]) -> None:
 
 
 def flores101(folder: Path, sentences: Mapping[str, Sequence[str]] = SENTENCES) -> Path:
-    """flores101_dataset/devtest/deu.devtest and so on, with a dev part that is something else."""
+    """Write flores101_dataset/devtest/deu.devtest and so on, with a different dev set."""
     top = folder / "flores101_dataset"
     for code, lines in sentences.items():
         _write(top / "devtest" / f"{FLORES[code]}.devtest", lines)
@@ -29,7 +29,7 @@ def flores101(folder: Path, sentences: Mapping[str, Sequence[str]] = SENTENCES) 
 
 
 def ted(folder: Path) -> Path:
-    """all_talks_test.tsv with its marks of missing text, and tokenised as it is published."""
+    """Write all_talks_test.tsv, tokenised and with marks of missing text, as published."""
     rows = [
         ["talk_name", "en", "es", "fr", "zh-cn", "de"],
         [

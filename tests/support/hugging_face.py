@@ -1,4 +1,4 @@
-"""transformers, if it is installed."""
+"""Import of transformers, if it is installed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 
 def import_transformers() -> Any:
-    """Return the package; without it, skip the tests of the module that calls this.
+    """Return transformers; if it is not installed, skip the calling test module.
 
-    Most of its models import torchaudio, which fairseq requires. A build of torchaudio for another
-    torch is hidden.
+    Most models of transformers import torchaudio, which fairseq requires. A build of torchaudio for
+    another torch is hidden.
     """
     try:
         import torchaudio  # noqa: F401

@@ -63,7 +63,7 @@ def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
 ) -> None:
     first = evaluate(run_folder, "--max-len-b", "30")
     assert first.returncode == 0, first.stderr
-    assert sorted(engine.asked) == sorted(SENTENCES)
+    assert sorted(engine.inputs) == sorted(SENTENCES)
 
     name = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1.max-len-b30"
     scores = json.loads(Path(f"{name}.json").read_text(encoding="utf-8"))
@@ -78,13 +78,13 @@ def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
     second = evaluate(run_folder, "--max-len-b", "30")
     assert second.stdout == first.stdout
     assert "already scored" in second.stderr
-    assert len(engine.asked) == 4
+    assert len(engine.inputs) == 4
 
     # another model with the same name has its own score
     make_checkpoint(run_folder / "checkpoints" / "checkpoint_best.pt", 30)
     third = evaluate(run_folder, "--max-len-b", "30")
     assert "(update 30)" in third.stdout
-    assert len(engine.asked) == 8
+    assert len(engine.inputs) == 8
 
 
 def test_other_settings_have_other_scores_and_a_copied_run_keeps_its_scores(
@@ -103,9 +103,9 @@ def test_other_settings_have_other_scores_and_a_copied_run_keeps_its_scores(
         "test.checkpoint_best.beam5.lenpen1.tok-char",
     ]
     copy = shutil.copytree(run_folder, tmp_path / "copy", copy_function=shutil.copyfile)
-    asked = len(engine.asked)
+    count = len(engine.inputs)
     assert "already scored" in evaluate(copy).stderr
-    assert len(engine.asked) == asked
+    assert len(engine.inputs) == count
 
 
 def test_data_of_another_run_is_refused(evaluate: Evaluate, run_folder: Path, data: Path) -> None:

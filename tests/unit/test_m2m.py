@@ -1,4 +1,4 @@
-"""`deepnet m2m`: from a published layout to the table, without a model."""
+"""`deepnet m2m`: from published files to the table, without a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCORE = {"bleu": 12.0, "chrf": 30.0, "lines": 3, "bleu_signature": "tok:flores10
 
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
-    """A run of a model that knows de, en and zh."""
+    """Return the run of a model for de, en and zh."""
     data, run = tmp_path / "data", tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     data.mkdir()
@@ -33,17 +33,17 @@ def run_folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("only", ["", "de-en"])
-def test_a_set_goes_from_its_published_files_to_the_table(
+def test_a_published_set_is_scored_and_tabulated(
     only: str,
     run_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    asked: list[Namespace] = []
+    calls: list[Namespace] = []
 
     def score_directions(args: Namespace, model: object, data: object, folder: Path) -> str:
-        asked.append(args)
+        calls.append(args)
         assert folder.name.endswith(
             "flores101.checkpoint_best.beam5.lenpen1.max-len-b50.tok-flores101"
         )
@@ -60,7 +60,7 @@ def test_a_set_goes_from_its_published_files_to_the_table(
         monkeypatch.setenv(name, value)
     words = ["m2m", "--variables", str(run_folder), "--", "--max-len-b", "50"]
     assert cli.main(words) == 0
-    (args,) = asked
+    (args,) = calls
     text = run_folder / "scores" / "flores101" / "text"
     assert (args.split, args.tokenizer, args.beam, args.lenpen) == ("flores101", "flores101", 5, 1)
     assert (args.text, args.extra, args.gpus) == (text, ["--max-len-b", "50"], "0")

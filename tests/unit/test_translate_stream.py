@@ -22,10 +22,10 @@ class Upper(Engine):
     """An engine that translates to upper case and records its input."""
 
     def __init__(self) -> None:
-        self.asked: list[list[str]] = []
+        self.inputs: list[list[str]] = []
 
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
-        self.asked.append(list(lines))
+        self.inputs.append(list(lines))
         return [[Hypothesis(line.upper(), -0.5)] for line in lines]
 
 
@@ -43,7 +43,7 @@ def test_translations_are_in_the_order_of_the_lines_and_empty_lines_stay(
         (tmp_path / str(number)).write_text(content, encoding="utf-8")
     assert cli.main(["translate", "x", f"{tmp_path}/0", f"{tmp_path}/1", "--window=4"]) == 0
     assert capfdbinary.readouterr().out == b"A\n\nB\nC\n\nD\n"
-    assert engine.asked == [["a", "b", "c"], ["d"]]
+    assert engine.inputs == [["a", "b", "c"], ["d"]]
 
 
 def test_invalid_utf8_affects_only_its_own_line(engine: Upper, tmp_path: Path) -> None:
