@@ -9,9 +9,9 @@
 # For a multilingual model, the script scores all directions with text in the data folder, including zero-shot
 # directions. It scores several directions at a time and skips directions that have a score.
 #
-# Output: one line on standard output. scores/ of the run gets NAME.json (scores, signatures, model, settings,
-# versions) and NAME.txt (hypotheses, detokenised, in corpus order). A second call does not translate again.
-# Many directions: a table, and scores/NAME/ with a JSON and the hypotheses of each, table.md, summary.json.
+# Output: one line on standard output, and two files in the run's scores/: NAME.json (scores, signatures, model,
+# settings, versions) and NAME.txt (hypotheses, detokenised, in corpus order). A second call does not translate again.
+# For many directions: a table, and scores/NAME/ with both files for each direction, table.md and summary.json.
 # NAME is SPLIT.CHECKPOINT.beamN.lenpenN. For other text (TEXT, or a DATA other than the run's), the name begins
 # with text.FOLDER-DIGEST, so that reports do not confuse it with the test set's score.
 #
@@ -20,13 +20,13 @@
 #   SPLIT       test or valid (test)
 #   BEAM        beam size (5)
 #   LENPEN      length penalty; above 1 favours longer translations (1)
-#   AVERAGE     N: the mean of the run's last N checkpoints; 0: checkpoint_best.pt (0)
+#   AVERAGE     N: average the run's last N checkpoints; 0: use checkpoint_best.pt (0)
 #   GPUS        number of GPUs; 0 translates on the CPU (all visible GPUs)
 #   PROCESSES   on the CPU: processes that share the sentences (one per core)
 #   BATCH       source tokens per batch (4000, fewer above 100 layers)
 #   DIRECTIONS  for a multilingual model: only these directions, such as de-en,en-de (all)
 #   TEXT        folder of other text with SPLIT.A-B.A and SPLIT.A-B.B, raw or .gz (the data folder's text)
-#   TOKENIZER   sacreBLEU's tokenizer, such as char or flores101, part of the score's name (by target language)
+#   TOKENIZER   sacreBLEU's tokenizer, such as char or flores101; it is part of the score's name (by target language)
 #   OUT         folder for scores and hypotheses (scores/ in the run, or beside the checkpoint)
 #
 # Example: AVERAGE=5 BEAM=4 LENPEN=0.6 bash scripts/eval_bleu.sh runs/multi30k

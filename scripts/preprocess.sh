@@ -9,8 +9,8 @@
 # The first word is a recipe of `deepnet preprocess` (default: pair), whose --help lists all recipes and options.
 # Each option is also a variable: VOCAB_SIZE=8000 is --vocab-size 8000. FORCE=1 rebuilds OUT, DRY_RUN=1 only prints.
 #
-# OUT appears only when it is complete; until then the work is in OUT.part. After a kill, the same command resumes.
-# data/README.md describes the content of the folders.
+# OUT appears only when it is complete; until then, the work is in OUT.part. If the script is killed, the same command
+# resumes the work. data/README.md describes the content of the folders.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Train, score and compare a deep DeepNorm Transformer and its Post-LN twin (same seed, data and options) side by
-# side. This takes about 12 minutes on two cores, installation included.
+# side. This takes about 12 minutes on two cores, including installation.
 #
 #   bash scripts/quickstart.sh
 #
@@ -13,9 +13,9 @@
 #   DEPTH     layers of the encoder and of the decoder (18)
 #   SEED      seed of initialisation and batches (1)
 #   DATA      data folder (data/sample.de-en)
-#   OUT       folder of the results (runs/quickstart, plus DEPTH and SEED if they differ)
-#   GPUS      0: CPU; 1: one model after the other on one GPU; 2: a GPU for each (all visible GPUs)
-#   DRY_RUN   1: print the commands and end (0)
+#   OUT       folder for the results (runs/quickstart, plus DEPTH and SEED if they differ)
+#   GPUS      0: CPU; 1: one model after the other on one GPU; 2: one GPU per model (all visible GPUs)
+#   DRY_RUN   1: only print the commands (0)
 #
 # Example: DEPTH=6 bash scripts/quickstart.sh
 set -euo pipefail

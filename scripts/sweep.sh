@@ -17,12 +17,12 @@
 # Variables (with defaults):
 #   CONFIG     config of all cells, a name in configs/ or a file (the sweep's)
 #   DATA       data folder of all cells (the config's)
-#   RUNS       folder of the cells (runs/SWEEP)
+#   RUNS       folder for the cells (runs/SWEEP)
 #   ONLY       patterns of cell names, such as '*_18l deepnorm_*' (all)
 #   SEEDS      seeds, such as 1,2,3; each cell runs once per seed (1)
 #   GPUS       total number of GPUs; 0 trains on the CPU (all visible GPUs)
-#   PARALLEL   cells at once, each with its share of the GPUs or cores (1)
-#   DRY_RUN    1: print the plan (cells, their state, the options that the sweep sets) and end (0)
+#   PARALLEL   number of cells to run at once, each with its share of the GPUs or cores (1)
+#   DRY_RUN    1: only print the plan: cells, their state, and the options that the sweep sets (0)
 #
 # Example: PARALLEL=4 ONLY='deepnorm_*' bash scripts/sweep.sh table1 depth=6,18
 set -euo pipefail

@@ -17,16 +17,16 @@
 #   NODES           number of machines (1); see "Several nodes"
 #   LAUNCHER        auto, torchrun or slurm; auto with NODES > 1 selects torchrun if MASTER_ADDR is set, and slurm
 #                   inside a SLURM job (auto)
-#   DRY_RUN         1: print the plan and the command lines, write and start nothing; needs neither data nor the
-#                   number of GPUs in GPUS (0)
+#   DRY_RUN         1: only print the plan and the command lines; this needs neither the data nor the GPUs in
+#                   GPUS (0)
 #   CPU_PROCESSES   on the CPU: processes per node that share each update (1)
 #   THREADS         threads of each CPU process (cores / CPU_PROCESSES)
 #   PRECISION       auto, bf16, fp16 or fp32; auto is bf16 or fp16 on GPUs and fp32 on the CPU; some CPUs
 #                   gain from bf16, see docs/reports/speed.md (auto)
 #   PREEMPTION_GRACE   seconds to finish and save an update after SIGTERM or SIGUSR1 (90)
-#   RESUME          1: resume a run although settings differ from the recorded settings (0)
+#   RESUME          1: resume a run even if settings differ from the recorded settings (0)
 #
-# The batch is the config's on every machine: update-freq follows from recipe.global-batch-tokens,
+# The batch size is the config's on every machine: update-freq follows from recipe.global-batch-tokens,
 # max-tokens and the number of devices on all nodes.
 #
 # Several nodes: RUN, DATA and this project must be on storage that all nodes share, at the same paths. Only node 0

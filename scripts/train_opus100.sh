@@ -9,8 +9,8 @@
 # Output: a run folder, see scripts/train.sh; score all directions with scripts/eval_bleu.sh.
 #
 # Variables (with defaults):
-#   DEPTH    layers per side. The paper and the archs count both sides: its models of 12, 20, 100, 200 and 1,000
-#            layers are DEPTH=6, 10, 50, 100 and 500. Above 100, backward recomputes activations
+#   DEPTH    layers per side. The paper and the architectures' names count both sides: the paper's models of
+#            12, 20, 100, 200 and 1,000 layers are DEPTH=6, 10, 50, 100 and 500. Above 100, backward recomputes activations
 #            (configs/opus100_1000.yaml). `deepnet plan` shows the memory, and options that make it fit (100)
 #   DATA     data folder (data/opus100)
 #   RAW      source files, see scripts/preprocess_opus100.sh (none: download)
@@ -18,7 +18,7 @@
 # @lib/help/recipe.txt
 #
 # Examples: DEPTH=6 bash scripts/train_opus100.sh                             # the paper's 12 layers
-#           DRY_RUN=1 DEPTH=500 GPUS=8 NODES=16 bash scripts/train_opus100.sh # its 1,000 layers
+#           DRY_RUN=1 DEPTH=500 GPUS=8 NODES=16 bash scripts/train_opus100.sh # the paper's 1,000 layers
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"

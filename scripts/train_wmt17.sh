@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Train a deep Transformer on WMT-17 English-German with the DeepNet paper's hyper-parameters: base size
 # (table 5) or the wider settings (table 6). Use GPUs. The batch is 128 x 4,096 tokens on any number of GPUs
-# and nodes.
+# and nodes. SCHEME=rezero, r-fixup and t-fixup use the learning rate that table 5 gives for them.
 #
 #   bash scripts/train_wmt17.sh [fairseq-train options]
 #
@@ -10,11 +10,10 @@
 #
 # Variables (with defaults):
 #   DEPTH    layers of the encoder and of the decoder; the paper has 6, 18, 50 and 100 (18)
-#   SIZE     base: table 5, 512 wide, 100K updates; large-512, large-768 or large-1024: table 6, that wide,
-#            30K updates (base)
+#   SIZE     base: table 5, width 512, 100,000 updates; large-512, large-768 or large-1024: table 6, that width,
+#            30,000 updates (base)
 #   DATA     data folder (data/wmt17.en-de)
 #   RAW      source files, see scripts/preprocess_wmt17.sh (none: download)
-#   SCHEME   rezero, r-fixup and t-fixup use table 5's learning rate for them
 #   RUN      run folder (runs/wmt17_DEPTHl, plus SIZE, SCHEME and SEED if they differ)
 # @lib/help/recipe.txt
 #

@@ -24,15 +24,15 @@ def add_running_arguments(parser: ArgumentParser) -> None:
         dest="checkpoint_every",  # as checkpoints hold it
         metavar="LAYERS",
         help="activation checkpointing in segments of LAYERS layers: store each segment's input and"
-        " recompute the other activations in backward; auto: the length that needs the least"
-        " memory. --checkpoint-activations is the same as 1",
+        " recompute the other activations in backward. auto selects the length that needs the"
+        " least memory; --checkpoint-activations is the same as 1",
     )
     parser.add_argument(
         "--residual-dtype",
         metavar="{auto,float32,model}",
         help="dtype of the residual stream in half precision: the model's, or float32, so that"
-        " rounding errors do not accumulate in deep stacks; auto (default): float32 from"
-        f" {FP32_FROM} layers in a stack (docs/reports/half-precision.md)",
+        " rounding errors do not accumulate in deep stacks. auto (default) selects float32 for"
+        f" stacks of {FP32_FROM} or more layers (docs/reports/half-precision.md)",
     )
     parser.add_argument(
         "--compile",

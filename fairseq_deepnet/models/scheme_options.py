@@ -56,8 +56,8 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--freeze-norms",
         metavar="{none,gain,both}",
-        help="LayerNorm parameters in the layers to freeze at their initial values (or at those of"
-        " a loaded checkpoint): none (default), gains (1), or both gains (1) and biases (0). Deep"
+        help="freeze the layers' LayerNorm parameters at their initial values (or at those of a"
+        " loaded checkpoint): none (default), gains (1), or both gains (1) and biases (0). Deep"
         " Post-LN stacks collapse if these parameters drift (docs/reports/collapse.md)",
     )
     parser.add_argument(
