@@ -68,9 +68,9 @@ class AtOutputLayer:
 
     criterion: str  # name on the command line
     padding_idx: int
-    smoothing = 0.0
-    first_token = 0
-    accuracy = False
+    eps = 0.0  # smoothing
+    ignore_prefix_size = 0
+    report_accuracy = False
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
         """Return the summed loss, the divisor of its gradient, and values for the log.
@@ -84,19 +84,19 @@ class AtOutputLayer:
         stock: Any = super()
         if not reduce:
             return stock.forward(model, sample, reduce)
-        target = model.get_targets(sample, None)[:, self.first_token :]
+        target = model.get_targets(sample, None)[:, self.ignore_prefix_size :]
         # This synchronises with a GPU, so it comes before the model runs.
         rows = counted(target, self.padding_idx)
 
         def loss(features: Tensor) -> Losses:
             return smoothed_cross_entropy(
-                features[:, self.first_token :],
+                features[:, self.ignore_prefix_size :],
                 projection.weight,
                 projection.bias,
                 target,
-                self.smoothing,
+                self.eps,
                 self.padding_idx,
-                self.accuracy,
+                self.report_accuracy,
                 rows,
             )
 
@@ -133,19 +133,6 @@ class LabelSmoothedCrossEntropyCriterion(
 
     criterion = SMOOTHED
 
-    def __init__(  # fairseq passes these arguments by name
-        self,
-        task: Any,
-        sentence_avg: bool,
-        label_smoothing: float,
-        ignore_prefix_size: int = 0,
-        report_accuracy: bool = False,
-    ) -> None:
-        super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
-        self.smoothing = self.eps
-        self.first_token = self.ignore_prefix_size
-        self.accuracy = self.report_accuracy
-
     def compute_accuracy(
         self, model: Any, net_output: Any, sample: dict[str, Any]
     ) -> tuple[Tensor, Tensor]:
@@ -153,5 +140,5 @@ class LabelSmoothedCrossEntropyCriterion(
         losses = net_output[0]
         if not isinstance(losses, Losses):
             return super().compute_accuracy(model, net_output, sample)
-        target = model.get_targets(sample, None)[:, self.first_token :]
+        target = model.get_targets(sample, None)[:, self.ignore_prefix_size :]
         return losses.correct, target.ne(self.padding_idx).sum()

@@ -179,20 +179,11 @@ def scheme_in(args: Any) -> ResidualScheme | None:
     return kinds.pop()(depths) if len(kinds) == 1 else None
 
 
-def learned_means(stack: Any) -> dict[str, Tensor]:
-    """Return the mean of each learned residual value over a stack's sublayers, by name."""
-    residuals = [residual for layer in stack.layers for residual in layer.residuals.values()]
-    means: dict[str, list[Tensor]] = {}
-    for module in (*residuals, *filter(None, [stack.combination])):
-        for name, tensor in module.learned().items():
-            means.setdefault(name, []).append(tensor.detach().float().mean())
-    return {name: torch.stack(values).mean() for name, values in means.items()}
-
-
 def log_learned(stack: Any, side: Side, update: int, interval: int) -> None:
-    """Log the learned means as SIDE_NAME in the last update before each line of fairseq's log.
+    """Log the mean of each learned residual value over a stack's sublayers, as SIDE_NAME.
 
-    Sharded stacks log nothing.
+    Values are logged in the last update before each line of fairseq's log, but not for sharded
+    stacks.
 
     Args:
         stack: our encoder or decoder.
@@ -202,6 +193,13 @@ def log_learned(stack: Any, side: Side, update: int, interval: int) -> None:
     """
     if not interval or (update + 1) % interval:
         return
-    if not any(isinstance(p, DTensor) for p in stack.parameters()):
-        for name, mean in learned_means(stack).items():
-            metrics.log_scalar(f"{side.value}_{name}", mean.item(), priority=900, round=4)
+    if any(isinstance(p, DTensor) for p in stack.parameters()):
+        return
+    modules = [residual for layer in stack.layers for residual in layer.residuals.values()]
+    means: dict[str, list[Tensor]] = {}
+    for module in (*modules, *filter(None, [stack.combination])):
+        for name, tensor in module.learned().items():
+            means.setdefault(name, []).append(tensor.detach().float().mean())
+    for name, values in means.items():
+        mean = torch.stack(values).mean().item()
+        metrics.log_scalar(f"{side.value}_{name}", mean, priority=900, round=4)

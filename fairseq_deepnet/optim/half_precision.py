@@ -30,9 +30,6 @@ class ForeachMasters(ExactFP16Optimizer):
         return [(p, master) for p, master in both if p.requires_grad]
 
     def _sync_fp16_grads_to_fp32(self) -> None:
-        if self.has_flat_params:
-            super()._sync_fp16_grads_to_fp32()
-            return
         if not self._needs_sync:
             return
         masters, grads = [], []
@@ -50,16 +47,10 @@ class ForeachMasters(ExactFP16Optimizer):
 
     @torch.no_grad()
     def _sync_fp32_params_to_fp16(self) -> None:
-        if self.has_flat_params:
-            super()._sync_fp32_params_to_fp16()
-            return
         pairs = self._trained()
         torch._foreach_copy_([p for p, _ in pairs], [master for _, master in pairs])
 
     def zero_grad(self) -> None:
-        if self.has_flat_params:
-            super().zero_grad()
-            return
         for p in self.fp16_params:
             p.grad = None
         grads = [p.grad for p in self.fp32_params if p.grad is not None]
@@ -79,6 +70,7 @@ def improve(optimizer: Any) -> None:
     kind = type(optimizer)
     if kind is FP16Optimizer:
         is_fused = isinstance(optimizer.fp32_optimizer, FairseqAdam)
-        optimizer.__class__ = ForeachMasters if is_fused else ExactFP16Optimizer
+        has_list = is_fused and not optimizer.has_flat_params
+        optimizer.__class__ = ForeachMasters if has_list else ExactFP16Optimizer
     elif kind is MemoryEfficientFP16Optimizer:
         optimizer.__class__ = ExactMemoryEfficientFP16Optimizer
