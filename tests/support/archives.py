@@ -1,4 +1,4 @@
-"""Archives of the layout of IWSLT 2014 and WMT 2017 with a few lines."""
+"""Small archives with the layout of IWSLT 2014 and WMT 2017."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def sgm(lines: list[str], escaped: bool = True) -> str:
 
 
 def talk(lines: list[str], language: str) -> str:
-    """Return a talk of a train.tags file: lines of tags, then its sentences."""
+    """Return a talk of a train.tags file, which begins with lines of tags."""
     content = [
         '<doc docid="1">',
         f"<url>http://www.ted.com/talks/{language}/1</url>",
         f"<keywords>talks, {language}</keywords>",
         "<speaker>Somebody</speaker>",
         "<talkid>1</talkid>",
-        *['<translator href="u">N</translator>'] * (language == "de"),  # one side has more tags
+        *['<translator href="u">N</translator>'] * (language == "de"),  # this side has more tags
         f"<title>{lines[0]}</title>",
         f"<description>TED Talk: {lines[-1]}</description>",
         *(f" {line} " for line in lines),
@@ -68,37 +68,23 @@ def small_iwslt(talks: int = 12) -> dict[str, str]:
 
 def small_wmt() -> dict[str, bytes]:
     """Return the archives of WMT 2017 by their names, with a few pairs each."""
-    sides = [[pair[side] for pair in PAIRS] for side in (0, 1)]
-    german, english = ("".join(f"{line}\n" for line in side) for side in sides)
-    # lines that only "\n" ends, an empty one, and a last one without its end
-    odd = "eins\u2028zwei\x85drei vier\n\nfünf sechs", "one\u2028two\x85three four\n\nfive six"
-    texts = {
-        "training/europarl-v7.de-en": (german * 40 + odd[0], english * 40 + odd[1]),
-        "commoncrawl.de-en": (german * 40, english * 40),
-        "training/news-commentary-v12.de-en": (german, english),
-    }
-    archives = [
-        pack({"training/europarl-v7.es-en.es": "x\n", f"{stem}.de": de, f"{stem}.en": en})
-        for stem, (de, en) in texts.items()
-    ]
-    sets = {
-        stem: {
-            f"{stem}-src.en.sgm": sgm(sides[1][:count], escaped=False),
-            f"{stem}-ref.de.sgm": sgm(sides[0][:count]),
-        }
-        for stem, count in (
-            ("dev/newstest2013", 3),
-            ("dev/newstest2014-deen", 4),
-            ("test/newstest2017-ende", 5),
-        )
-    }
-    dev_2013, dev_2014, test = sets.values()
-    names = ("europarl-v7", "commoncrawl", "nc-v12")
+    german, english = ([pair[side] for pair in PAIRS] for side in (0, 1))
+    # lines that only "\n" ends, an empty line, and a last line without its end
+    odd = (["eins\u2028zwei\x85drei vier", "", "fünf sechs"], ["one\u2028two\x85three", "", "five"])
+
+    def texts(stem: str, times: int, de: list[str], en: list[str]) -> bytes:
+        sides = {"de": german * times + de, "en": english * times + en}
+        return pack({f"{stem}.{code}": "\n".join(lines) for code, lines in sides.items()})
+
+    def sets(stem: str, count: int) -> dict[str, str]:
+        source = sgm(english[:count], escaped=False)
+        return {f"{stem}-src.en.sgm": source, f"{stem}-ref.de.sgm": sgm(german[:count])}
+
+    dev = sets("dev/newstest2013", 3) | sets("dev/newstest2014-deen", 4)
     return {
-        **{
-            f"training-parallel-{name}.tgz": data
-            for name, data in zip(names, archives, strict=True)
-        },
-        "dev.tgz": pack(dev_2013 | dev_2014),
-        "test.tgz": pack(test),
+        "training-parallel-europarl-v7.tgz": texts("training/europarl-v7.de-en", 40, *odd),
+        "training-parallel-commoncrawl.tgz": texts("commoncrawl.de-en", 40, [], []),
+        "training-parallel-nc-v12.tgz": texts("training/news-commentary-v12.de-en", 1, [], []),
+        "dev.tgz": pack({"dev/README": "about", **dev}),
+        "test.tgz": pack(sets("test/newstest2017-ende", 5)),
     }

@@ -1,4 +1,4 @@
-"""Published corpora: their archives, of the true layout, become rows of text."""
+"""Rows of text from published corpora, whose archives have the published layout."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from tests.support.archives import PAIRS, pack, small_iwslt, small_wmt
 
 DEV = [
     f"dev/newstest{name}.sgm"
-    for year in ("2013", "2014-deen")
-    for name in (f"{year}-src.en", f"{year}-ref.de")
+    for name in ("2013-src.en", "2013-ref.de", "2014-deen-src.en", "2014-deen-ref.de")
 ]
 
 
@@ -75,7 +74,7 @@ def test_wmt17_is_three_texts_and_three_sets(tmp_path: Path) -> None:
         (pack(dict.fromkeys(DEV, "<seg id=1>x")), "no complete set of <seg>"),
     ],
 )
-def test_a_damaged_archive_is_one_line_and_leaves_nothing(
+def test_a_damaged_archive_is_refused_and_leaves_nothing(
     content: bytes | None, message: str, tmp_path: Path
 ) -> None:
     path = wmt(tmp_path) / "dev.tgz"
@@ -97,7 +96,7 @@ def test_sets_of_different_segments_are_refused(tmp_path: Path) -> None:
 
 
 def opus100_files(kind: str, pair: str, *splits: str) -> dict[str, str]:
-    """A line on each side of the splits of a pair, by the names in the archive."""
+    """Return a line for each side of a pair's splits, by name in the archive."""
     top = f"opus-100-corpus/v1.0/{kind}/{pair}/opus.{pair}"
     names = [f"{top}-{split}.{language}" for split in splits for language in pair.split("-")]
     return {name: f"{name}\n" for name in names}
@@ -129,7 +128,7 @@ def test_opus100_is_read_from_archives_or_a_folder(packed: bool, tmp_path: Path)
         rows_of("opus100", raw, tmp_path / "none", "nl")
 
 
-def test_nothing_of_an_archive_lands_outside_its_place(tmp_path: Path) -> None:
+def test_an_archive_cannot_write_outside_its_folder(tmp_path: Path) -> None:
     names = [f"../../x/supervised/de-en/opus.de-en-train.{language}" for language in ("de", "en")]
     (tmp_path / "raw").mkdir()
     bad = pack(dict.fromkeys(names, "y\n"))
@@ -176,7 +175,7 @@ def test_multi30k_has_two_names_and_every_pair_is_tested(tmp_path: Path) -> None
         (["sample", "--src", "en", "--tgt", "it"], "choose different ones of de en"),
     ],
 )
-def test_bad_usage_is_one_line(
+def test_bad_usage_is_refused_in_one_line(
     words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["preprocess", *words, "--out", str(tmp_path / "out")]) == 2

@@ -128,7 +128,7 @@ class DataFolder:
         return [direction] if exists else []
 
     def text(self, split: str, direction: Direction, language: str) -> Path:
-        """Return the raw text of one side."""
+        """Return the path of one side's raw text."""
         name = f"{split}.{direction.pair}" if self.is_multilingual else split
         return self.path / "text" / f"{name}.{language}"
 
@@ -143,7 +143,7 @@ class DataFolder:
         return bool(self.record.get("lowercase", False))
 
     def tokenised(self, split: str, language: str) -> Path:
-        """Return the Moses tokens of one side."""
+        """Return the path of one side's Moses tokens."""
         return self.path / "tokenised" / f"{split}.{language}"
 
     def binarised_source(self, split: str) -> list[Path]:
@@ -152,7 +152,7 @@ class DataFolder:
         return [self.path / f"{split}.{source}-{target}.{source}.{end}" for end in ("bin", "idx")]
 
     def subwords(self, split: str) -> list[str]:
-        """Return the source-side subwords of one pair's split, from fairseq's files."""
+        """Return a split's source-side subwords from fairseq's files, for one pair."""
         from fairseq.data import Dictionary, data_utils  # loads torch
 
         words = Dictionary.load(str(self.path / f"dict.{self.languages[0]}.txt"))
@@ -160,21 +160,21 @@ class DataFolder:
         return [words.string(line) for line in data_utils.load_indexed_dataset(prefix, words)]
 
     def subword_model(self, language: str) -> Path:
-        """Return a language's own or joint sentencepiece model, or the byte-pair codes."""
+        """Return the path of a language's sentencepiece model, or of the byte-pair codes."""
         if self.is_moses:
             return self.path / "bpe.codes"
         own = self.path / f"spm.{language}.model"
         return own if own.is_file() else self.path / "spm.model"
 
     def decode(self, lines: Iterable[str], language: str) -> list[str]:
-        """Return the text of lines of space-separated subwords."""
+        """Decode lines of space-separated subwords to text."""
         if self.is_moses:
             return [moses.decode_line(line, language) for line in lines]
         model = _load(self.subword_model(language))
         return [decode_line(model, line) for line in lines]
 
     def encode(self, lines: Iterable[str], language: str) -> Iterator[str]:
-        """Yield lines of text as space-separated sentencepiece subwords."""
+        """Encode lines of text as space-separated sentencepiece subwords."""
         return encode_lines(_load(self.subword_model(language)), lines, 1)
 
     def task_options(self, pairs: str = "") -> dict[str, str]:
@@ -183,8 +183,7 @@ class DataFolder:
         Raises ValueError for a direction without training text.
 
         Args:
-            pairs: directions to train in a folder of many pairs, such as "de-en,en-de"; all if
-                empty.
+            pairs: directions to train if there are many, such as "de-en,en-de"; all if empty.
         """
         if self.is_monolingual:
             return {}
@@ -194,7 +193,7 @@ class DataFolder:
         lines = self.record["lines"]["train"]
         missing = [str(direction) for direction in chosen if direction.pair not in lines]
         if missing:
-            raise ValueError(f"{self.path} has no training text of {', '.join(missing)}")
+            raise ValueError(f"{self.path} has no training text for {', '.join(missing)}")
         dictionary = str((self.path / "dict.txt").resolve())
         return {
             **dict.fromkeys(("source-dict", "target-dict"), dictionary),
@@ -207,7 +206,7 @@ class DataFolder:
 
 @dataclasses.dataclass(frozen=True)
 class BareFolder(DataFolder):
-    """A data folder of one pair that fairseq-preprocess wrote, without a record.
+    """A data folder of one language pair, written by fairseq-preprocess and without a record.
 
     Args:
         spm: sentencepiece model of both languages; None if the text is already tokenised.
@@ -215,15 +214,12 @@ class BareFolder(DataFolder):
 
     spm: Path | None = None
 
-    def model_files(self) -> list[str]:
-        return []
-
     def subword_model(self, language: str) -> Path:
         return self.spm or self.path / f"dict.{language}.txt"
 
     @classmethod
     def of_tokens(cls, folder: DataFolder) -> BareFolder:
-        """Return a view of a folder of one pair, whose text is subwords."""
+        """Return a view of a folder of one pair whose text is treated as subwords."""
         source, target = folder.languages
         return cls(folder.path, {"source": source, "target": target})
 

@@ -43,7 +43,10 @@ _SPLIT: Final = re.compile(r"train|valid|test[0-9]*|valid[0-9]+")
 
 
 def read_table(path: Path) -> list[Row]:
-    """Return the rows of a table of pairs; raise ValueError with the number of a bad line."""
+    """Return the rows of a table of pairs.
+
+    Raises ValueError with the number of a bad line.
+    """
     rows: dict[tuple[str, tuple[str, ...]], Row] = {}
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip() or line.startswith("#"):
@@ -112,7 +115,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_recipe(args: argparse.Namespace) -> Recipe:
-    """Return the recipe of the options; raise ValueError for bad values and unused options."""
+    """Return the recipe that the options describe.
+
+    Raises ValueError for bad values and for options without effect.
+    """
     folder, recipe = FOLDERS[args.recipe], FOLDERS[args.recipe].recipe
     files = {"raw"} if folder.rows else {"train", "valid", "test"}
     languages: tuple[str, ...] = ("src", "tgt")
@@ -192,7 +198,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sources(raw: Path, languages: Sequence[str]) -> dict[str, Path]:
-    """Return the archives and texts in a folder, by name, or the archive `raw`."""
+    """Return the archives and texts in a folder by name, or the single archive `raw`."""
     if not raw.exists():
         raise ValueError(f"there is no archive or folder {raw}: set RAW (--raw)")
     endings = {*languages, "en", "tgz", "tar"}

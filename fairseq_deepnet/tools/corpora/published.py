@@ -60,7 +60,7 @@ def _write(content: BinaryIO, path: Path) -> None:
 
 
 def _extract(archive: Path, paths: Mapping[str, Path]) -> None:
-    """Write members of an archive to paths, by name; raise ValueError if one is missing."""
+    """Write members of an archive to `paths`; raise ValueError if a member is missing."""
     missing = dict(paths)
     with opened(archive) as files:
         for member, content in files:
@@ -119,7 +119,7 @@ _OPENING: Final = re.compile(r"<seg\b", re.I)
 
 
 def read_segments(*sides: Path) -> list[Iterable[str]]:
-    """Return the segments of both sides of a test set.
+    """Return the text of the segments on both sides of a test set.
 
     Raises ValueError for a damaged file, and if the sides have different segments.
     """
@@ -171,7 +171,7 @@ def _read_plain(*sides: Path) -> list[Iterable[str]]:
 
 
 class Part(NamedTuple):
-    """Two members of an archive that belong to a split, and the published number of pairs."""
+    """Parallel texts in an archive, as a part of a split, and their published number of pairs."""
 
     name: str
     split: str
@@ -193,7 +193,7 @@ def _archive_rows(corpus: str, recipe: Recipe, raw: Path, place: Path) -> list[R
 
 
 def _unpack(parts: Sequence[Part], languages: Sequence[str], raw: Path, folder: Path) -> None:
-    """Write the text of parts whose members are in these languages, from archives in `raw`."""
+    """Write the text of all parts from the archives in `raw`."""
     members: dict[Path, dict[str, Path]] = defaultdict(dict)
     texts = [(part, [folder / f"{part.name}.{code}.raw" for code in languages]) for part in parts]
     for part, files in texts:
@@ -231,7 +231,7 @@ def _multi30k_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
 
 
 OPUS100: Final = [code for code, entry in all_languages().items() if entry.opus100 is not None]
-"""The 99 languages besides English, by the codes of the corpus's files."""
+"""Codes of the 99 languages besides English, as in the corpus's file names."""
 _OPUS_WHOLE: Final = "opus-100-corpus-v1.0.tar.gz"
 _OPUS_SPLITS: Final = {"train": "train", "dev": "valid", "test": "test"}
 _OPUS_FILE: Final = re.compile(
@@ -255,7 +255,7 @@ def _opus100_file(path: str, languages: Sequence[str]) -> re.Match[str] | None:
 
 
 def _opus100_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
-    """Unpack the archives, or use a folder of unpacked text in the corpus's layout."""
+    """Return the rows of archives, which are unpacked, or of a folder of unpacked text."""
     languages = recipe.languages.split()
     archives = [raw] if raw.is_file() else sorted(raw.glob("opus-100-corpus*.tar.gz"))
     whole = [path for path in archives if path.name == _OPUS_WHOLE]
@@ -306,7 +306,7 @@ class Folder(NamedTuple):
     least: int = 2
 
     def check(self, recipe: Recipe) -> None:
-        """Raise ValueError for languages that the corpus does not have."""
+        """Raise ValueError for languages that the corpus lacks."""
         codes = recipe.languages.split()
         if len(set(codes)) != len(codes) or not set(codes) <= set(self.choices):
             rule = f"choose different ones of {' '.join(self.choices)}"
