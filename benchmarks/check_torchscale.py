@@ -91,8 +91,7 @@ def main() -> int:
     import torch
 
     from fairseq_deepnet.anatomy import find_stacks
-    from fairseq_deepnet.tools.checking.expected import make_claim
-    from fairseq_deepnet.tools.checking.pipeline import compare
+    from fairseq_deepnet.tools.checking.pipeline import compare, make_claim
 
     shape = {}
     for side in ("encoder", "decoder"):

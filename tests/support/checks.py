@@ -6,9 +6,8 @@ import torch
 from torch import nn
 
 from fairseq_deepnet.anatomy import find_stacks
-from fairseq_deepnet.tools.checking.expected import make_claim
 from fairseq_deepnet.tools.checking.findings import Findings, StackFindings
-from fairseq_deepnet.tools.checking.pipeline import compare
+from fairseq_deepnet.tools.checking.pipeline import compare, make_claim
 from tests.support.models import build_model
 
 N, M = 6, 4

@@ -51,7 +51,7 @@ def test_a_new_model_passes_and_the_report_contains_the_measurements(
     assert check("--arch", "deepnet_transformer", *SMALL, "--json", report) == 0
     text = capsys.readouterr().out
     assert "Encoder: 3 layers, deepnorm" in text
-    assert "\njudged as its own arguments say\n" in text
+    assert "\njudged by its own arguments\n" in text
     assert "LN(1.113 x + G(x))" in text
     assert text.rstrip().endswith("Verdict: as claimed")
     content = json.loads(report.read_text(encoding="utf-8"))
@@ -69,7 +69,7 @@ def test_the_exit_status_of_a_false_claim_is_1(
     report = tmp_path / "report.json"
     words = ["--arch", "transformer", *SMALL, "--claim", "deepnorm", "--json", report]
     assert check(*words) == 1
-    assert "\njudged as --claim deepnorm says\n" in capsys.readouterr().out
+    assert "\njudged by --claim deepnorm\n" in capsys.readouterr().out
     content = json.loads(report.read_text(encoding="utf-8"))
     assert content["verdict"] == "off"
     assert {fault["kind"] for fault in content["faults"]} == {"weights", "biases", "residual"}

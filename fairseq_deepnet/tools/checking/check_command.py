@@ -16,9 +16,8 @@ from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments, num_up
 from fairseq_deepnet.files import shown, write_json
 from fairseq_deepnet.schemes import SCHEMES, Side
 from fairseq_deepnet.tools import configs, fairseq_options
-from fairseq_deepnet.tools.checking.expected import make_claim
 from fairseq_deepnet.tools.checking.findings import Findings
-from fairseq_deepnet.tools.checking.pipeline import compare
+from fairseq_deepnet.tools.checking.pipeline import compare, make_claim
 from fairseq_deepnet.tools.standalone import build_from_arguments, usual_task
 from fairseq_deepnet.tools.trained_model import choose_model
 

@@ -108,7 +108,7 @@ class Findings:
 
     def __str__(self) -> str:
         """Return the report: a section per side, a legend, and the faults in sentences."""
-        parts = [f"{self.subject}: {self.parameters:,} parameters\njudged as {self.claim}"]
+        parts = [f"{self.subject}: {self.parameters:,} parameters\njudged by {self.claim}"]
         for side in self.sides:
             facts = [("", "measured", "expected", "")]
             facts += [(f.name, f.measured, f.expected, MARKS[f.fine]) for f in side.facts]

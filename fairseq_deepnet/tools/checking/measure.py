@@ -33,7 +33,7 @@ Calls = dict[nn.Module, list[list[Tensor]]]
 """Input and output, [n, C] each, of every call to a module."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Fit:
     """Least-squares fit of z = a x + c b for one sublayer.
 
@@ -53,20 +53,20 @@ class Fit:
     bottom: float
     inner: float
     error: float
-    x: Tensor = dataclasses.field(repr=False)
-    b: Tensor = dataclasses.field(repr=False)
-    z: Tensor = dataclasses.field(repr=False)
-    entry: Tensor = dataclasses.field(repr=False)
-    normed: Tensor | None = dataclasses.field(repr=False)
+    x: Tensor
+    b: Tensor
+    z: Tensor
+    entry: Tensor
+    normed: Tensor | None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class LayerFit:
     """Fits of a layer's sublayers, and the layer's input and output: [n, C], or wider."""
 
     sublayers: list[Fit]
-    input: Tensor = dataclasses.field(repr=False)
-    output: Tensor = dataclasses.field(repr=False)
+    input: Tensor
+    output: Tensor
 
 
 def random_batch(model: nn.Module, stacks: Sequence[Stack]) -> dict[str, Tensor]:
