@@ -102,7 +102,7 @@ def test_one_input_per_segment_is_stored(
 
 
 @pytest.mark.parametrize("layers", [1, 6, 50, 500, 1000])
-@pytest.mark.parametrize("kept", [12.0, 19.0])
+@pytest.mark.parametrize("stored", [12.0, 19.0])
 def test_the_thriftiest_segment_needs_the_least_memory(layers: int, stored: float) -> None:
     def memory(k: int) -> float:
         return -(-layers // k) + k * stored
