@@ -1,4 +1,4 @@
-"""Detectors of divergence, each of which receives a series of numbers.
+"""Detectors of divergence. Each detector receives one series of numbers.
 
 A detector's `finding` is the current problem, or None if there is no problem or it has passed.
 Detectors do not depend on fairseq, files or policies. Losses are in bits per token, without label
@@ -49,7 +49,7 @@ NEAR_MINIMUM: Final = 16.0  # multiple of the minimum below which the loss scale
 
 
 class LossSpike:
-    """Detector of a loss that rises suddenly (RECENT losses after WINDOW), or slowly by RISE."""
+    """Detector of a loss that rises suddenly or slowly."""
 
     def __init__(self) -> None:
         self.finding: Event | None = None
@@ -75,7 +75,7 @@ class LossSpike:
             return
 
         def onset(usual: float) -> int:
-            """Return the first update whose loss is halfway to the highest."""
+            """Return the first update whose loss is at least halfway to the highest."""
             return next(u for u, x in [*self._losses][-RECENT:] if x >= (usual + max(recent)) / 2)
 
         if len(before) < LEAST:
@@ -117,7 +117,7 @@ class Stalled:
             self._losses.append((update, loss))
 
     def judge(self, level: float | None) -> None:
-        """Compare the losses with the unigram level in bits per token; None means unknown."""
+        """Compare the losses with the unigram level in bits per token, if the level is known."""
         if self.learnt or len(self._losses) < STALL_WINDOW:
             return
         updates, losses = zip(*self._losses, strict=True)
@@ -139,14 +139,14 @@ class Stalled:
 
 
 class Unigram:
-    """Loss of a unigram model of the targets seen so far, from fairseq's target dictionary."""
+    """Unigram model of the targets seen so far, over the symbols of fairseq's dictionary."""
 
     def __init__(self, dictionary: Any) -> None:
         self.counts = torch.zeros(len(dictionary), dtype=torch.int64)
         self._pad = dictionary.pad()
 
     def add(self, samples: Sequence[Any]) -> None:
-        """Count the targets, [B, T], of an update's micro-batches."""
+        """Count the targets [B, T] in an update's micro-batches."""
         for sample in samples:
             target = (sample or {}).get("target")  # a process without a batch has no sample
             if target is not None:
@@ -177,7 +177,7 @@ class VanishedGradients:
         self._healthy = start
 
     def add(self, update: int, norms: Mapping[str, Sequence[float | None]]) -> None:
-        """Add gradient norms by side and layer, bottom first; None means no gradient."""
+        """Add gradient norms by side and layer, bottom first, with None for a missing gradient."""
         regions = {side: vanished_region(row) for side, row in norms.items()}
         layers = {side: region for side, region in regions.items() if region is not None}
         if not layers:
@@ -193,7 +193,7 @@ class VanishedGradients:
 
 
 def lowest_ratio(layers: Sequence[float | None]) -> float:
-    """Return a stack's lowest gradient norm over its highest, or 1 if this ratio is unknown."""
+    """Return a stack's lowest gradient norm divided by its highest, or 1 if undefined."""
     norms = [norm for norm in layers if norm is not None]
     highest = max(norms, default=0.0)
     if len(norms) < DEEP or not all(map(math.isfinite, norms)) or highest <= 0:
@@ -204,8 +204,8 @@ def lowest_ratio(layers: Sequence[float | None]) -> float:
 def vanished_region(layers: Sequence[float | None]) -> Region | None:
     """Return the layers whose gradients have vanished, or None.
 
-    A small gradient above a layer with a larger one does not count: the signal passes through it,
-    and a disabled branch has small gradients.
+    A layer does not count if a layer below has larger gradients: the signal passes through it, and
+    its branch may be disabled.
     """
     if lowest_ratio(layers) >= VANISHED:
         return None
@@ -218,7 +218,7 @@ def vanished_region(layers: Sequence[float | None]) -> Region | None:
 
 
 class LossScale:
-    """Detector of a collapsing loss scale in half precision; fairseq gives up at `minimum`."""
+    """Detector of a loss scale that collapses towards `minimum`, at which fairseq gives up."""
 
     def __init__(self, minimum: float) -> None:
         self.finding: Event | None = None

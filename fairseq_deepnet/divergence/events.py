@@ -1,4 +1,4 @@
-"""Events of the divergence watch: trouble, its likely cause, and remedies.
+"""Events of the divergence watch, with likely causes and remedies.
 
 An event is one line of divergence.jsonl and one warning in the log:
 
@@ -36,7 +36,7 @@ Region = tuple[int, int, int]
 
 
 class Kind(StrEnum):
-    """Kinds of trouble, one per detector."""
+    """Kind of event."""
 
     NOT_FINITE = "not_finite"
     LOSS_SPIKE = "loss_spike"
@@ -47,7 +47,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Event:
-    """Trouble found by a detector, with the facts needed to judge it."""
+    """Sign of divergence, with the facts needed to judge it."""
 
     kind: Kind
     started: int  # first update after the last healthy one
@@ -55,11 +55,11 @@ class Event:
     layers: Mapping[str, Region] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
     update: int = 0  # of the detection, or of the recovery
-    cause: str = ""  # a sentence on the likely cause, with remedies
+    cause: str = ""  # a sentence with the likely cause and remedies
     last_good: Mapping[str, Any] = field(default_factory=dict)  # numbers of a healthy update
     policy: str = "warn"  # --on-divergence
     attempt: int = 0  # number of earlier fallbacks
-    ended: bool = False  # the trouble has passed
+    ended: bool = False  # True for a recovery
 
     def __str__(self) -> str:
         text = f"divergence at update {self.update:,}: {self.what}"
@@ -89,11 +89,11 @@ def region_text(layers: Mapping[str, Region]) -> str:
 
 
 def likely_cause(event: Event, args: Any) -> str:
-    """Return one sentence with the probable cause and remedies.
+    """Return one sentence with an event's probable cause and remedies.
 
     Args:
-        event: the trouble.
-        args: the run's options, as parsed by fairseq-train.
+        event: event to explain
+        args: the run's options, as parsed by fairseq-train
     """
     from ..schemes import NormPlacement, scheme_class  # loads torch, which plots and reports avoid
 

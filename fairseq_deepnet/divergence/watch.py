@@ -37,7 +37,7 @@ INTERVAL: Final = 10  # updates between two checks of the gradients, unless a ch
 TESTED: Final = 2
 """Number of updates by which a checkpoint should precede the trouble: its parameters are first used
 by the next update, which must have been healthy."""
-HISTORY: Final = 20  # number of healthy checks that are stored, to report the last one
+HISTORY: Final = 20  # healthy checks that are stored, as an event reports the last one before it
 
 
 def add_watch_arguments(parser: ArgumentParser) -> None:
@@ -200,7 +200,7 @@ class Judge(Observer):
 
 
 class Watch(Observer):
-    """Observer in every process that ends all processes together, for --on-divergence stop.
+    """Observer that ends all processes together (--on-divergence stop).
 
     Args:
         trainer: fairseq's trainer
@@ -254,7 +254,7 @@ class Watch(Observer):
 
 
 def newest_before(save_dir: Path, started: int) -> tuple[int, Path] | None:
-    """Return the newest checkpoint from before update `started`, or None.
+    """Return update and path of the newest checkpoint from before update `started`, or None.
 
     If possible, return a checkpoint that is at least TESTED updates older.
     """
@@ -264,7 +264,7 @@ def newest_before(save_dir: Path, started: int) -> tuple[int, Path] | None:
 
 
 def resumable(save_dir: Path) -> Iterator[tuple[int, Path]]:
-    """Yield the number of updates and the path of every checkpoint from which a run can resume."""
+    """Yield update and path of every checkpoint from which a run can resume."""
     for path in sorted(save_dir.glob("checkpoint*.pt")):
         with contextlib.suppress(ValueError, OSError):
             state = load_checkpoint(path)
@@ -273,7 +273,7 @@ def resumable(save_dir: Path) -> Iterator[tuple[int, Path]]:
 
 
 def observers(trainer: Any, folder: Path) -> list[Observer]:
-    """Return the observers for a new trainer; the list is empty if the policy is off."""
+    """Return the observers of a new trainer, or an empty list if the policy is off."""
     policy = policy_of(trainer.cfg.model)
     if policy == "off":
         return []

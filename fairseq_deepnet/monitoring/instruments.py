@@ -41,7 +41,7 @@ _STACK_PARTS: Final = {
 
 
 def arrange(values: dict[Slot, float | None]) -> dict[str, Any]:
-    """Return numbers as nested dictionaries: quantity -> side -> part -> list over layers.
+    """Return numbers as nested dictionaries by quantity, side and part, with lists over layers.
 
     A slot without a part becomes one number per side.
     """
@@ -87,7 +87,7 @@ class GradientNorms:
     def measure(self, scale: float = 1.0) -> dict[str, Any]:
         """Return the norms as in `arrange`, with one transfer from the device.
 
-        The norm is None for a layer without gradients, which LayerDrop has skipped.
+        The norm is None for a layer that LayerDrop has skipped.
 
         Args:
             scale: factor on every gradient.
@@ -106,8 +106,7 @@ class GradientNorms:
 def norms_by_parameter(parameters: Collection[Tensor]) -> dict[Tensor, Tensor]:
     """Return the L2 norm of each existing gradient, in float32.
 
-    The norm of a sharded parameter's whole gradient, a sum over processes, is stored with the
-    parameter by sharding.ShardedModel.
+    sharding.ShardedModel stores the norm of a sharded parameter's full gradient with the parameter.
     """
     whole = {p: getattr(p, "whole_gradient_norm", None) for p in parameters}
     norms = {p: norm for p, norm in whole.items() if norm is not None}
@@ -197,7 +196,7 @@ class Activations:
         self._is_forward = False
 
     def _watch(self, slot: Slot, module: nn.Module) -> None:
-        """Add the hooks of a slot."""
+        """Add a slot's hooks to a module."""
         if slot[0] not in self.quantities:
             return
         self._sums[slot] = None
@@ -243,7 +242,7 @@ class Activations:
 def layer_norms(stack: Stack) -> Iterator[tuple[nn.Module, str, int]]:
     """Yield a stack's LayerNorms with their parts and layers.
 
-    The part of a norm that only some schemes have is its path in the layer.
+    A LayerNorm that only some schemes have is named by its path in the layer.
     """
     for index, layer in enumerate(stack.layers):
         for path, module in layer.module.named_modules():

@@ -1,4 +1,4 @@
-"""The monitor: writes the quantities of each monitored update to monitor.jsonl and TensorBoard.
+"""Monitor that writes the quantities of measured updates to monitor.jsonl and TensorBoard.
 
 Only the process that writes checkpoints measures. Gradients cover all processes, activations only
 this process's share of the batch. To add a quantity, add a row to quantities.md and measure the
@@ -46,7 +46,7 @@ def add_monitor_arguments(parser: ArgumentParser) -> None:
 
 
 def monitored_quantities(args: Any) -> tuple[str, ...]:
-    """Return the quantities that a model's arguments request; empty if nothing is measured.
+    """Return the quantities to measure, according to a model's arguments.
 
     Raises:
         ConfigurationError: if the interval is negative or missing, or a quantity is unknown.
@@ -95,7 +95,7 @@ class Monitor(Observer):
         self.logdir = trainer.cfg.common.tensorboard_logdir
         self.events: SummaryWriter | None = None
         self._record: records.Record = {}
-        self._features: Tensor | None = None  # the probe's, before the step
+        self._features: Tensor | None = None  # features of the probe before the step
 
     def _wants(self, *names: str) -> bool:
         return not self.quantities.isdisjoint(names)
@@ -140,7 +140,7 @@ class Monitor(Observer):
         self._features = None
 
     def _on_probe(self) -> dict[str, Any]:
-        """Measure the new parameters on the probe, and their bound."""
+        """Measure the token ranks, the model updates and their bound on the probe."""
         if self.probe is None or self.probe.initial is None:
             return {}
         features, values = self.probe.measure_ranks(self.stacks, self.placement)

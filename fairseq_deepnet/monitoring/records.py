@@ -7,8 +7,8 @@ monitor.jsonl contains one JSON object per monitored update:
                 "embedding_gradient_norm": {"encoder": 0.1, "decoder": 0.2},   # side
                 "gradient_norm": {"decoder": {"layer": [0.1, ...], "self_attn": [...], ...}}}}
 
-Lists contain one value per layer, bottom first. Single values, such as that of Pre-LN's final
-LayerNorm, are lists of length one. null marks a missing value, for instance in a layer that
+Lists contain one value per layer, bottom first. Single values, such as those of Pre-LN's
+final LayerNorm, are lists of length one. null marks a missing value, for instance in a layer that
 LayerDrop skipped. Non-finite numbers are written as "nan", "inf" and "-inf", because strict JSON
 does not support them.
 """
@@ -70,7 +70,7 @@ def _line(record: Record) -> str:
 
 
 def _numbers(value: Any) -> Any:
-    """Replace the words "nan", "inf" and "-inf" by floats, the inverse of `strict`."""
+    """Replace the words "nan", "inf" and "-inf" with floats, the inverse of `strict`."""
     if isinstance(value, dict):
         return {key: _numbers(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -97,7 +97,7 @@ def keep_until(file: Path, update: int, attempt: int | None = None) -> None:
     """Drop records of later updates, which a run that resumes from `update` repeats.
 
     Args:
-        attempt: if set, preserve all records of other attempts
+        attempt: if set, keep all records of other attempts
     """
     if file.is_file():
         remaining = [

@@ -1,12 +1,12 @@
 """Model updates: the probe that measures them, and the paper's bounds (Theorems 4.2 and 4.3).
 
-The probe is a fixed batch. A model update is the change of the model's output for this batch.
+The probe is a fixed batch. A model update is the change in the model's output for this batch.
 
 The theorems treat scalars: a sublayer has two weights v and w, and an input of variance 1. Here v
 and w are the gains of matrices on the size of a random input, relative to Xavier's initialisation:
 rms(W) sqrt((fan_in + fan_out) / 2), which is beta initially. |theta*_i - theta_i| is the Frobenius
 norm of the change of both matrices, an upper limit for any direction of the input. The sum is
-multiplied by sqrt(C), the norm of a token after LayerNorm, so that its unit is that of
+multiplied by sqrt(C), the norm of a token after LayerNorm, so that it has the unit of
 |F(x, theta*) - F(x, theta)|. Like the theorems, the result holds up to a constant factor.
 
 Shapes: B = sentences, S, T = source and target length, C = channels, n = tokens.
@@ -59,17 +59,16 @@ def first_sentences(trainer: Any, samples: Sequence[Any]) -> dict[str, Tensor]:
 
 
 class Probe:
-    """A fixed batch and the initial model's output for it, the origin of accumulated updates.
+    """Fixed batch with the initial model's output, from which model updates are measured.
 
-    A resumed run continues from the origin in its file. The file contains the batch and F(x,
-    theta_0), but not theta_0, which is as large as the model: a resumed run rebuilds the initial
-    model from the seed before it loads the checkpoint. The sum of all initial parameters shows
-    whether the file belongs to the run.
+    A resumed run reads both from a file. The file omits theta_0, which is as large as the model.
+    Instead, the run rebuilds its initial model from the seed before it loads the checkpoint. The
+    sum of all initial parameters shows whether the file belongs to the run.
 
     Args:
-        model: the model as built.
-        padding: index of the padding symbol.
-        file: file of the batch and the features.
+        model: the model as built
+        padding: index of the padding symbol
+        file: file of the batch and the initial output
     """
 
     def __init__(self, model: nn.Module, padding: int, file: Path) -> None:
@@ -81,7 +80,7 @@ class Probe:
         self._sum = math.fsum(map(float, sums))
 
     def prepare(self, trainer: Any, samples: Sequence[Any]) -> None:
-        """Choose the batch, unless it has been chosen."""
+        """Choose the batch unless it exists."""
         if not self.net_input:
             batch = first_sentences(trainer, samples)
             self.net_input = utils.move_to_cuda(batch) if trainer.cuda else batch
@@ -168,7 +167,7 @@ def residual_weight(layer: nn.Module, sublayer: Sublayer) -> float:
 
 
 class UpdateBound:
-    """Bound on the model update if LayerNorms follow the residual sums.
+    """Bound on the model update in models whose LayerNorms follow the residual sums.
 
     A stack contributes the sum over its sublayers of sqrt(v^2 + w^2) / alpha |theta* - theta|
     (Theorem 4.2). The encoder's contribution is multiplied by the sum over cross-attentions of
@@ -192,12 +191,12 @@ class UpdateBound:
         self.start()
 
     def start(self) -> None:
-        """Copy the current weights as theta_0 to host memory, as they are rarely needed."""
+        """Copy the current weights to host memory as theta_0."""
         self.initial = [weight.detach().to("cpu", copy=True) for weight in self.weights]
 
     @torch.no_grad()
     def measure(self) -> float:
-        """Return the bound for the step from the initial weights to the current ones."""
+        """Return the bound for the change from the initial to the current weights."""
         norms = []
         for weight, initial in zip(self.weights, self.initial, strict=True):
             before = initial.to(weight.device).float()
