@@ -10,7 +10,7 @@ Shapes: B = batch, T = target or any length, S = keys, n = real positions, C = c
 from __future__ import annotations
 
 import math
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -20,22 +20,15 @@ WORTH_IT: Final = 20
 padding at width 256, or a third at width 64, where overhead per call dominates."""
 
 
-class TargetMask(NamedTuple):
-    """Mask of the decoder's self-attention.
-
-    Args:
-        mask: [B, 1, T, T] or None.
-        causal: use the attention's causal mode, without a mask: query t attends to keys 0..t.
-    """
-
-    mask: Tensor | None
-    causal: bool
+TargetMask = tuple[Tensor | None, bool]
+"""Self-attention mask [B, 1, T, T] or None, and a flag for the attention's causal mode."""
 
 
 def target_mask(padding: Tensor, full_context: bool = False) -> TargetMask:
     """Return the decoder's mask, which is None if no real position could attend to padding.
 
-    The causal mode hides padding on the right. This function synchronises with a GPU.
+    In causal mode, query t attends to keys 0..t, which hides padding on the right. This function
+    synchronises with a GPU.
 
     Args:
         padding: [B, T], True = padding.
@@ -43,7 +36,7 @@ def target_mask(padding: Tensor, full_context: bool = False) -> TargetMask:
     """
     exposed = padding if full_context else padding[:, :-1] & ~padding[:, 1:]
     if not exposed.any():
-        return TargetMask(None, not full_context)
+        return None, not full_context
     length = padding.size(1)
     visible = torch.ones(length, length, dtype=torch.bool, device=padding.device)
     if not full_context:
@@ -51,7 +44,7 @@ def target_mask(padding: Tensor, full_context: bool = False) -> TargetMask:
     visible = visible & key_mask(padding)
     # Padding before the first word attends to itself, because a query without keys gives NaN.
     itself = torch.eye(length, dtype=torch.bool, device=padding.device)
-    return TargetMask(visible | (itself & ~visible.any(dim=-1, keepdim=True)), False)
+    return visible | (itself & ~visible.any(dim=-1, keepdim=True)), False
 
 
 def key_mask(padding: Tensor) -> Tensor:

@@ -86,14 +86,9 @@ def _weights_of(optimizer: Any) -> Sequence[Tensor]:
 
 def _refuse_other_shapes(saved: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
     """Raise ConfigurationError if the saved weights have other shapes."""
-    if [weight.shape for weight in saved] == [weight.shape for weight in weights]:
-        return
-    before, now = (
-        f"{len(tensors)} of {sum(weight.numel() for weight in tensors):,} numbers"
-        for tensors in (saved, weights)
-    )
-    raise ConfigurationError(
-        f"the checkpoint's optimiser state is of other parameters: fp32 tensors {before}, here"
-        f" {now}; train the same parameters with the same --fp16, --bf16 and"
-        " --fp16-no-flatten-grads, or give --reset-optimizer"
-    )
+    if [weight.shape for weight in saved] != [weight.shape for weight in weights]:
+        raise ConfigurationError(
+            "the checkpoint's optimiser state does not match the trained parameters; train the same"
+            " parameters with the same --fp16, --bf16 and --fp16-no-flatten-grads, or give"
+            " --reset-optimizer"
+        )

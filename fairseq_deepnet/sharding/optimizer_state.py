@@ -72,8 +72,8 @@ def scatter(model: ShardedModel, read: Any) -> dict[str, Any]:
     state = distributed.broadcast_object(state, 0, model.group)
     if state is None:
         raise ConfigurationError(
-            "the checkpoint's optimiser state is of other parameters; train the same parameters as"
-            " before, or give --reset-optimizer"
+            "the checkpoint's optimiser state does not match the trained parameters; train the same"
+            " parameters as before, or give --reset-optimizer"
         )
 
     def take(tensor: Tensor | None, index: int) -> Tensor:
