@@ -1,4 +1,4 @@
-"""Checkpoints of fairseq-train: whole or not at all, found again, and never changed in place."""
+"""Checkpoints of fairseq-train: atomic writing, repair and locking."""
 
 import logging
 import os
@@ -37,21 +37,21 @@ def folder(trained: Path, tmp_path: Path) -> Path:
 
 
 def resumed_from(tiny_data: Path, folder: Path, caplog: pytest.LogCaptureFixture) -> str:
-    """The name of the checkpoint that a training to update 6 says it goes on from."""
+    """Return the checkpoint from which a run to update 6 resumes, according to its log."""
     with caplog.at_level(logging.INFO):
         train_here(tiny_data, folder, *WORDS, "--max-update=6")
     assert num_updates(load_checkpoint(folder / "checkpoint_last.pt")) == 6
     lines = [record.getMessage() for record in caplog.records]
     begun = next(line for line in lines if "Loaded checkpoint" in line or "No existing" in line)
-    said = [line for line in lines if "resuming from" in line]
-    return f"{begun.split(' (')[-1]} {said[0].split('resuming from ')[1].split(';')[0]}"
+    (warning,) = [line for line in lines if "resuming from" in line]
+    return f"{begun.split(' (')[-1]} {warning.split('resuming from ')[1].split(';')[0]}"
 
 
-# The newest whole checkpoint
+# The newest intact checkpoint
 
 
 @pytest.mark.parametrize("bytes_left", [0, 1, 100, 5000, -1])
-def test_a_truncated_last_checkpoint_is_replaced_by_the_newest_whole_one(
+def test_the_newest_intact_checkpoint_replaces_a_truncated_one(
     bytes_left: int, tiny_data: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     last = folder / "checkpoint_last.pt"
@@ -59,7 +59,7 @@ def test_a_truncated_last_checkpoint_is_replaced_by_the_newest_whole_one(
     assert resumed_from(tiny_data, folder, caplog) == "epoch 1 @ 4 updates) checkpoint_1_4.pt"
 
 
-def test_without_a_last_checkpoint_a_training_goes_on_from_the_newest(
+def test_without_a_last_checkpoint_a_run_resumes_from_the_newest(
     tiny_data: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder / "checkpoint_last.pt").unlink()
@@ -68,7 +68,7 @@ def test_without_a_last_checkpoint_a_training_goes_on_from_the_newest(
     assert resumed_from(tiny_data, folder, caplog) == "epoch 1 @ 2 updates) checkpoint_1_2.pt"
 
 
-def test_a_training_does_not_start_over_where_no_checkpoint_is_whole(
+def test_a_run_without_an_intact_checkpoint_does_not_start_over(
     tiny_data: Path, folder: Path
 ) -> None:
     for path in folder.glob("*.pt"):
@@ -77,7 +77,7 @@ def test_a_training_does_not_start_over_where_no_checkpoint_is_whole(
         train_here(tiny_data, folder, *WORDS, *FOUR)
 
 
-def test_a_last_checkpoint_that_is_not_kept_up_is_not_gone_on_from(
+def test_an_outdated_last_checkpoint_is_not_used_with_no_last_checkpoints(
     tiny_data: Path, trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "run"
@@ -93,21 +93,19 @@ def test_a_last_checkpoint_that_is_not_kept_up_is_not_gone_on_from(
     assert "(epoch 1 @ 4 updates)" in begun[0]
 
 
-def test_a_restore_file_that_is_not_there_is_refused(tiny_data: Path, tmp_path: Path) -> None:
+def test_a_missing_restore_file_is_refused(tiny_data: Path, tmp_path: Path) -> None:
     words = [*WORDS, f"--restore-file={tmp_path / 'mistyped.pt'}"]
     with pytest.raises(ConfigurationError, match=r"mistyped\.pt: there is no such file"):
         train_here(tiny_data, tmp_path / "run", *words)
 
 
-def test_fine_tuning_in_a_folder_of_checkpoints_begins_with_the_model_it_was_given(
-    tiny_data: Path, folder: Path
-) -> None:
+def test_fine_tuning_ignores_other_checkpoints_in_its_folder(tiny_data: Path, folder: Path) -> None:
     (folder / "checkpoint_last.pt").unlink()
     words = [f"--finetune-from-model={folder / 'checkpoint_1_2.pt'}", "--max-update=1"]
     assert num_updates(train_here(tiny_data, folder, *WORDS, *words)) == 1
 
 
-# Whole or not at all
+# Atomic writing
 
 
 def test_a_kill_while_a_checkpoint_is_copied_leaves_the_old_one(
@@ -128,7 +126,7 @@ def test_a_kill_while_a_checkpoint_is_copied_leaves_the_old_one(
 
 @pytest.fixture
 def small_files() -> Iterator[int]:
-    """No file of this process may be larger than this: writing fails as on a full disk."""
+    """Limit the size of files, so that writing fails as on a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
@@ -139,7 +137,7 @@ def small_files() -> Iterator[int]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_those_that_are_there(
+def test_a_failed_write_leaves_existing_checkpoints(
     folder: Path, small_files: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: None)
@@ -161,15 +159,15 @@ def test_two_runs_do_not_share_a_save_dir(tiny_data: Path, tmp_path: Path) -> No
         os.close(descriptor)
 
 
-def test_no_two_checkpoints_are_one_file(folder: Path) -> None:
-    """`cp` onto one of two linked names would change the other."""
+def test_checkpoints_are_not_hard_links(folder: Path) -> None:
+    """`cp` onto one of two hard links would change both files."""
     assert all(path.stat().st_nlink == 1 for path in folder.glob("*.pt"))
 
 
-def test_who_reads_a_checkpoint_while_it_is_replaced_reads_the_old_one(
+def test_a_process_that_opened_a_checkpoint_reads_the_old_bytes(
     tiny_data: Path, folder: Path
 ) -> None:
-    """fairseq cuts the file off first: who has it mapped dies of SIGBUS."""
+    """fairseq would truncate the file, and SIGBUS would end processes that have mapped it."""
     last = folder / "checkpoint_last.pt"
     before = last.read_bytes()
     with last.open("rb") as opened:

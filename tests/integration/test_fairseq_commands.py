@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import fairseq_deepnet.models  # noqa: F401  (allow-lists what checkpoints hold)
+import fairseq_deepnet.models  # noqa: F401  (allows the classes in checkpoints)
 from tests.integration.conftest import SMALL, TRAIN, RunCommand
 
 ARCH = ["--arch", "deepnet_transformer"]
@@ -20,21 +20,23 @@ def trained(
     project_root: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """The checkpoint of two updates, trained from the project's root as the README says."""
+    """Checkpoint after two updates, trained from the project's root as in the README."""
     folder = tmp_path_factory.mktemp("trained")
     options = ["--user-dir", "fairseq_deepnet", *ARCH, *SMALL, *TRAIN, "--save-dir", folder]
-    # BLEU in training leaves arrays in the checkpoint, the hardest thing that fairseq puts there.
+    # with --eval-bleu, fairseq also saves arrays in the checkpoint
     options += ["--eval-bleu", "--eval-bleu-detok", "space"]
     options += ["--eval-bleu-args", '{"beam": 1, "max_len_b": 3}']
-    done = run_command("fairseq-train", tiny_data, *options, cwd=project_root)
-    assert done.returncode == 0, done.stderr
-    assert "deepnorm(2L-2L, variant paper, encoder alpha 1.006, decoder alpha 1.565)" in done.stdout
+    result = run_command("fairseq-train", tiny_data, *options, cwd=project_root)
+    assert result.returncode == 0, result.stderr
+    assert (
+        "deepnorm(2L-2L, variant paper, encoder alpha 1.006, decoder alpha 1.565)" in result.stdout
+    )
     return folder / "checkpoint_best.pt"
 
 
 @pytest.fixture(scope="session")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> Path:
-    """A folder far from the project with a copy of the plugin, as where it is not installed."""
+    """A folder outside the project with a copy of the plugin, as if it were not installed."""
     folder = tmp_path_factory.mktemp("elsewhere")
     copy = folder / "plugin" / "fairseq_deepnet"
     shutil.copytree(project_root / "fairseq_deepnet", copy)
@@ -49,25 +51,25 @@ def test_generate_translates_and_aligns_every_sentence_from_elsewhere(
     plugin = elsewhere / "plugin" / "fairseq_deepnet"
     options = ["--user-dir", plugin, "--path", trained, "--beam", 3, "--max-len-b", 10, "--cpu"]
     options += ["--print-alignment", "hard"]
-    done = run_command("fairseq-generate", tiny_data, *options, cwd=elsewhere)
-    assert done.returncode == 0, done.stderr
-    numbers = sorted(int(number) for number in re.findall(r"^H-(\d+)", done.stdout, re.MULTILINE))
+    result = run_command("fairseq-generate", tiny_data, *options, cwd=elsewhere)
+    assert result.returncode == 0, result.stderr
+    numbers = sorted(int(number) for number in re.findall(r"^H-(\d+)", result.stdout, re.MULTILINE))
     assert numbers == list(range(12))
-    assert "loaded the copy" in done.stderr
-    assert len(re.findall(r"^A-\d+\t\d+-\d+", done.stdout, re.MULTILINE)) == 12
+    assert "loaded the copy" in result.stderr
+    assert len(re.findall(r"^A-\d+\t\d+-\d+", result.stdout, re.MULTILINE)) == 12
 
 
-def test_interactive_translates_what_is_typed(
+def test_interactive_translates_typed_sentences(
     trained: Path, tiny_data: Path, run_command: RunCommand, elsewhere: Path
 ) -> None:
     plugin = elsewhere / "plugin" / "fairseq_deepnet"
     options = ["--user-dir", plugin, "--path", trained, "--max-len-b", 10, "--cpu"]
     options += ["--source-lang", "xx", "--target-lang", "yy"]
-    done = run_command(
+    result = run_command(
         "fairseq-interactive", tiny_data, *options, cwd=elsewhere, stdin="w1 w2 w3\nw4\n"
     )
-    assert done.returncode == 0, done.stderr
-    assert re.findall(r"^S-(\d)\t(.*)$", done.stdout, re.MULTILINE) == [
+    assert result.returncode == 0, result.stderr
+    assert re.findall(r"^S-(\d)\t(.*)$", result.stdout, re.MULTILINE) == [
         ("0", "w1 w2 w3"),
         ("1", "w4"),
     ]
@@ -78,12 +80,12 @@ def test_validate_repeats_the_loss_of_training(
 ) -> None:
     options = ["--user-dir", project_root / "fairseq_deepnet", "--path", trained, "--cpu"]
     options += ["--task", "translation", "--valid-subset", "valid", "--max-tokens", 200]
-    done = run_command("fairseq-validate", tiny_data, *options, cwd=trained.parent)
-    assert done.returncode == 0, done.stderr
-    found = re.search(r"valid on 'valid' subset \| loss ([\d.]+)", done.stderr + done.stdout)
-    assert found, done.stderr
-    held = torch.load(trained, weights_only=True)["extra_state"]["best"]
-    assert float(found.group(1)) == pytest.approx(held, abs=2e-3)
+    result = run_command("fairseq-validate", tiny_data, *options, cwd=trained.parent)
+    assert result.returncode == 0, result.stderr
+    loss = re.search(r"valid on 'valid' subset \| loss ([\d.]+)", result.stderr + result.stdout)
+    assert loss, result.stderr
+    best = torch.load(trained, weights_only=True)["extra_state"]["best"]
+    assert float(loss.group(1)) == pytest.approx(best, abs=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_validate_repeats_the_loss_of_training(
         (["--decoder-layers", "0"], "--decoder-layers 0: a stack needs at least one layer"),
     ],
 )
-def test_bad_options_end_in_one_line_and_leave_nothing_behind(
+def test_bad_options_end_in_one_line_and_write_nothing(
     options: list[str],
     message: str,
     tiny_data: Path,
@@ -102,12 +104,12 @@ def test_bad_options_end_in_one_line_and_leave_nothing_behind(
     tmp_path: Path,
 ) -> None:
     base = ["--user-dir", "fairseq_deepnet", *ARCH, *SMALL, *TRAIN, "--save-dir", tmp_path / "run"]
-    done = run_command("fairseq-train", tiny_data, *base, *options, cwd=project_root)
-    assert done.returncode == 2
-    errors = [line for line in done.stderr.splitlines() if "error" in line.lower()]
+    result = run_command("fairseq-train", tiny_data, *base, *options, cwd=project_root)
+    assert result.returncode == 2
+    errors = [line for line in result.stderr.splitlines() if "error" in line.lower()]
     assert len(errors) == 1
     assert errors[0].startswith("fairseq_deepnet: error: " + message)
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in result.stderr
     assert not (tmp_path / "run").exists()
 
 
@@ -120,6 +122,6 @@ def test_the_user_dir_may_be_the_clone_whatever_its_name(
     shutil.copy(project_root / "__init__.py", clone)
     (clone / "fairseq_deepnet").symlink_to(project_root / "fairseq_deepnet")
     options = ["--user-dir", clone, *ARCH, "--encoder-layers=0"]
-    done = run_command("fairseq-train", tmp_path, *options, cwd=tmp_path)
-    assert done.returncode != 0
-    assert "--encoder-layers 0: a stack needs at least one layer" in done.stderr
+    result = run_command("fairseq-train", tmp_path, *options, cwd=tmp_path)
+    assert result.returncode != 0
+    assert "--encoder-layers 0: a stack needs at least one layer" in result.stderr

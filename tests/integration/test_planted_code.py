@@ -1,4 +1,4 @@
-"""Checkpoints, configs and data folders of strangers that hold code: none of it runs."""
+"""Code in checkpoints and data folders from strangers does not run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def mark(tmp_path: Path) -> Path:
-    """A file that only a planted payload makes."""
+    """A file that only a planted payload creates."""
     return tmp_path / "ran"
 
 
@@ -34,7 +34,7 @@ def payload(mark: Path) -> str:
 
 
 def planted(run: Path, data: Path, part: str, arch: str, options: dict[str, Any]) -> Path:
-    """A run whose one checkpoint, of plain data, has these options in a part of its cfg."""
+    """Write a run whose only checkpoint has these options in a part of its cfg."""
     _, state = trained(data=data, encoder_layers=1, decoder_layers=1)
     if part == "model":
         state["cfg"]["model"] = Namespace(
@@ -74,34 +74,34 @@ def test_a_checkpoint_with_code_in_an_option_is_refused_in_one_line(
     assert not out.exists()
 
 
-def test_fairseq_generate_refuses_such_a_checkpoint(
+def test_fairseq_generate_refuses_a_checkpoint_with_code(
     data: Path, mark: Path, tmp_path: Path, run_command: RunCommand, project_root: Path
 ) -> None:
     path = planted(tmp_path / "run", data, "model", "fconv", {"encoder_layers": payload(mark)})
     command = ["fairseq-generate", data, "--path", path, "--cpu"]
-    done = run_command(*command, "--user-dir", project_root / "fairseq_deepnet", cwd=tmp_path)
-    assert done.returncode != 0
-    assert "Traceback" not in done.stderr
-    assert "encoder_layers is \"__import__('pathlib')" in done.stderr.strip().splitlines()[-1]
+    result = run_command(*command, "--user-dir", project_root / "fairseq_deepnet", cwd=tmp_path)
+    assert result.returncode != 0
+    assert "Traceback" not in result.stderr
+    assert "encoder_layers is \"__import__('pathlib')" in result.stderr.strip().splitlines()[-1]
     assert not mark.exists()
 
 
 @pytest.mark.parametrize(
-    "asked", ["https://x/${oc.env:HOME}", "${oc.${bpe.kind}:HOME}", "${ oc.env :HOME}"]
+    "reference", ["https://x/${oc.env:HOME}", "${oc.${bpe.kind}:HOME}", "${ oc.env :HOME}"]
 )
-def test_a_checkpoint_may_not_ask_for_the_environment(
-    asked: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_checkpoint_may_not_refer_to_the_environment(
+    reference: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = planted(tmp_path / "run", data, "bpe", "gpt2", {"vocab": asked, "kind": "env"})
+    path = planted(tmp_path / "run", data, "bpe", "gpt2", {"vocab": reference, "kind": "env"})
     assert cli.main(["check", str(path)]) == 2
-    assert f"vocab is {asked!r}" in capsys.readouterr().err
+    assert f"vocab is {reference!r}" in capsys.readouterr().err
 
 
 def test_the_name_of_a_data_file_reaches_no_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    name = "train.$(touch ran)-yy.yy"  # fairseq takes the languages from the names of the files
+    name = "train.$(touch ran)-yy.yy"  # fairseq derives the languages from file names
     (tmp_path / f"{name}.fasta").write_text(">one\nAC\n", encoding="utf-8")
     assert data_utils.infer_language_pair(str(tmp_path)) == ["$(touch ran)", "yy"]
     FastaDataset(str(tmp_path / name))

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGUSR1: the update is finished and saved, and a resume changes no number."""
+"""SIGTERM and SIGUSR1: the run saves its update, and resuming changes no number."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def updates(state: dict[str, Any]) -> int:
 
 
 def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
-    """Weights, moments, schedule and position are equal to the last bit."""
+    """Compare weights, moments, schedule and position bit by bit."""
     assert updates(first) == updates(second)
     assert first["model"].keys() == second["model"].keys()
     for name, value in first["model"].items():
@@ -49,7 +49,7 @@ def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
 
 
 class InProcess:
-    """Trainings in the tests' own process, which are signalled by hand."""
+    """Runs in the test process, with simulated signals."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
         self.patch, self.caplog = monkeypatch, caplog
@@ -57,7 +57,7 @@ class InProcess:
         caplog.set_level("INFO")
 
     def train(self, data: Path, save_dir: Path, *options: str) -> list[dict[str, Any]]:
-        """Train as a new process does; what fairseq logged of updates and validations."""
+        """Train like a new process, and return fairseq's logged values."""
         self.patch.setattr(preemption, "_received", None)
         self.patch.delattr(checkpoint_utils.save_checkpoint, "best", raising=False)
         self.caplog.clear()
@@ -76,7 +76,7 @@ class InProcess:
     def preempt(
         self, data: Path, save_dir: Path, *options: str, update: int, method: str = "train_step"
     ) -> list[dict[str, Any]]:
-        """Train until a signal comes in a method of fairseq's trainer."""
+        """Train until a signal arrives in a method of fairseq's trainer."""
         original = getattr(Trainer, method)
 
         def signalled(trainer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -97,7 +97,7 @@ def process(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -
     return InProcess(monkeypatch, caplog)
 
 
-def test_the_same_command_goes_on_as_if_there_had_been_no_signal(
+def test_the_same_command_resumes_with_the_same_numbers(
     process: InProcess, tiny_data: Path, tmp_path: Path
 ) -> None:
     options = ["--max-update=8", "--update-freq=2"]
@@ -109,12 +109,12 @@ def test_the_same_command_goes_on_as_if_there_had_been_no_signal(
 
 
 @pytest.mark.parametrize("when", ["update", "validation", "epoch"])
-def test_a_validation_that_a_signal_prevents_is_made_up_for(
+def test_a_resumed_run_first_performs_a_prevented_validation(
     when: str, process: InProcess, tiny_data: Path, tmp_path: Path
 ) -> None:
     options = ["--max-update=8", "--validate-interval-updates=5", "--save-interval-updates=5"]
     if when != "epoch":
-        options += ["--keep-best-checkpoints=2"]  # their names tell the loss
+        options += ["--keep-best-checkpoints=2"]  # their names contain the loss
     else:
         options += ["--max-tokens=600", "--max-epoch=2", "--validate-interval-updates=0"]
     last = 3 if when == "epoch" else 5
@@ -134,7 +134,7 @@ def test_a_validation_that_a_signal_prevents_is_made_up_for(
         assert updates(saved(run, name)) == updates(saved(tmp_path / "whole", name))
 
 
-def test_a_last_validation_that_was_cut_off_is_made_without_a_further_update(
+def test_a_prevented_last_validation_needs_no_further_update(
     process: InProcess, tiny_data: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -145,7 +145,7 @@ def test_a_last_validation_that_was_cut_off_is_made_without_a_further_update(
 
 
 def signal_rank_1(rank: int) -> None:
-    """Let one of two processes be signalled during update 2."""
+    """Signal one of two processes during update 2."""
     preemption._is_listening = True
     train_step = Trainer.train_step
 
@@ -171,14 +171,14 @@ RIG = """
 import atexit, os, signal, sys, time
 sys.path.insert(0, {root!r})
 import torch
-if {at_exit}:  # what is registered first runs last: fairseq-train has ended by then
+if {at_exit}:  # the function registered first runs last, after the end of fairseq-train
     atexit.register(lambda: kill_at_exit())
 import fairseq_deepnet.models
 from fairseq_deepnet import preemption
 from fairseq.trainer import Trainer
 
 def kill_at_exit():
-    # while Python ends, it restores the default action of signals unless they are ignored
+    # at exit, Python restores the default action of signals that are not ignored
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     os.kill(os.getpid(), signal.SIGTERM)
     print("signalled at exit", flush=True)
@@ -200,7 +200,7 @@ original, Trainer.train_step = Trainer.train_step, train_step
     ("at_exit", "options", "status", "message", "last"),
     [
         (True, ["--max-update=2"], 0, "signalled at exit", 2),
-        # the workers that load the data are signalled, too
+        # data-loading workers receive the signal, too
         (
             *(False, ["--max-update=30", "--num-workers=2"], PREEMPTED),
             *("preempted: update 5 is saved", 5),
@@ -221,7 +221,7 @@ def test_a_signal_to_all_processes_of_fairseq_train(
     text = RIG.format(root=str(ROOT), at_exit=at_exit)
     (plugin / "__init__.py").write_text(text, encoding="utf-8")
     command = ["fairseq-train", tiny_data, "--user-dir", plugin, "--save-dir", run, *OPTIONS]
-    done = subprocess.run(
+    result = subprocess.run(
         [str(part) for part in (*command, *options)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -231,8 +231,8 @@ def test_a_signal_to_all_processes_of_fairseq_train(
         timeout=240,
         check=False,
     )
-    assert done.returncode == status, done.stdout
-    assert message in done.stdout
-    assert ("preempted" in done.stdout) == (not at_exit)
-    assert "Traceback" not in done.stdout
+    assert result.returncode == status, result.stdout
+    assert message in result.stdout
+    assert ("preempted" in result.stdout) == (not at_exit)
+    assert "Traceback" not in result.stdout
     assert updates(saved(run)) == last

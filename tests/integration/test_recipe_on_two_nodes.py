@@ -38,7 +38,7 @@ def start(run: Path, data: Path, updates: int, **env: str) -> subprocess.Popen[s
 
 
 def finish(*processes: subprocess.Popen[str]) -> list[str]:
-    """The output of each; one that fails ends the others."""
+    """Return the output of all processes; a failure ends the others."""
     try:
         texts = [process.communicate(timeout=900)[0] for process in processes]
     finally:

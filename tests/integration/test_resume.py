@@ -1,4 +1,4 @@
-"""A training that is stopped and resumed, however often, makes the updates of one that is not."""
+"""A run that is stopped and resumed performs the same updates as an uninterrupted run."""
 
 import shutil
 from pathlib import Path
@@ -19,13 +19,13 @@ from tests.support.training import train_here
 
 UPDATES = 26
 STOPS = (3, 11, 17, 22)
-"""Of 9 updates an epoch: in the first, the second, twice in the third."""
+"""Updates after which a run stops; an epoch has 9 updates."""
 PAIR = ["--arch=deepnet_transformer", *SMALL, *TRAIN, "--dropout=0.1"]
 MANY = [*PAIR, "--task=translation_multi_simple_epoch", "--langs=xx,yy", "--lang-pairs=xx-yy,yy-xx"]
 MANY += ["--encoder-langtok=tgt"]
 
 
-def of_one_side(side: str, kind: str, task: str, criterion: str) -> list[str]:
+def one_stack(side: str, kind: str, task: str, criterion: str) -> list[str]:
     words = [word for word in SMALL if side in word]
     words += [word for word in TRAIN if "criterion" not in word and "smoothing" not in word]
     words += [f"--arch=deepnet_{kind}", f"--task={task}", f"--criterion={criterion}"]
@@ -40,22 +40,20 @@ CASES: dict[str, list[str]] = {
     "curriculum": [*PAIR, "--curriculum=1"],
     "many directions": [*MANY, "--sampling-method=temperature", "--sampling-temperature=2"],
     "many directions by turns": [*MANY, "--sampling-method=RoundRobin"],
-    "language model": of_one_side(
-        "decoder", "transformer_lm", "language_modeling", "cross_entropy"
-    ),
+    "language model": one_stack("decoder", "transformer_lm", "language_modeling", "cross_entropy"),
     "masked language model, workers": [
-        *of_one_side("encoder", "masked_lm", "masked_lm", "masked_lm"),
+        *one_stack("encoder", "masked_lm", "masked_lm", "masked_lm"),
         "--num-workers=1",
     ],
 }
 FEW = ("adam, update-freq 2, monitored", "sharded", "curriculum", "many directions")
 FEW += ("language model",)
-"""Tried by default."""
+"""Cases that run by default."""
 
 
 @pytest.fixture(scope="session")
 def text_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """fairseq's data folder of one language, 9 batches of 200 tokens."""
+    """A data folder with one language and 9 batches of 200 tokens."""
     folder = tmp_path_factory.mktemp("text")
     lines = [" ".join(WORDS[row % 7 : row % 7 + 3 + row % 11]) for row in range(190)]
     (folder / "text").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -72,7 +70,7 @@ def two_shards(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> str
 
 
 def train(data: object, save_dir: Path, until: int, *words: str) -> dict[str, Any]:
-    """Train as a new process does, which knows nothing of the process before."""
+    """Train like a new process, without the state of previous runs."""
     for function in (checkpoint_utils.save_checkpoint, program.should_stop_early):
         vars(function).pop("best", None)
         vars(function).pop("num_runs", None)
@@ -80,7 +78,7 @@ def train(data: object, save_dir: Path, until: int, *words: str) -> dict[str, An
 
 
 @pytest.mark.parametrize("name", slow_but(FEW, CASES))
-def test_a_training_stopped_four_times_ends_as_one_that_was_not(
+def test_a_run_stopped_four_times_equals_an_uninterrupted_run(
     name: str, tiny_data: Path, two_shards: str, text_data: Path, tmp_path: Path
 ) -> None:
     words = [*CASES[name], "--disable-validation"]
@@ -97,8 +95,8 @@ def test_a_training_stopped_four_times_ends_as_one_that_was_not(
         assert texts[0].count("\n") == UPDATES // 2
 
 
-def test_updates_after_the_last_checkpoint_are_made_again(tiny_data: Path, tmp_path: Path) -> None:
-    """What a kill -9 leaves: a checkpoint of the second epoch, and updates made since."""
+def test_updates_after_the_last_checkpoint_are_repeated(tiny_data: Path, tmp_path: Path) -> None:
+    """A kill -9 leaves a checkpoint of the second epoch and loses the updates after it."""
     words = [*PAIR, "--disable-validation", "--monitor-interval=1", "--save-interval-updates=13"]
     whole = train(tiny_data, tmp_path / "whole", UPDATES, *words)
     train(tiny_data, tmp_path / "killed", 16, *words)
@@ -114,10 +112,10 @@ def test_updates_after_the_last_checkpoint_are_made_again(tiny_data: Path, tmp_p
 
 
 @pytest.mark.parametrize(("more", "updates"), [([], 6), (["--skip-remainder-batch"], 5)])
-def test_an_epoch_ends_once_under_another_update_freq(
+def test_an_epoch_ends_once_after_a_change_of_update_freq(
     more: list[str], updates: int, tiny_data: Path, tmp_path: Path
 ) -> None:
-    """Of 9 batches 4 are made; the others are two groups of three, of which one has but two."""
+    """After 4 of 9 batches, the others form two groups, with three and two batches."""
     words = [*PAIR, "--disable-validation", "--max-epoch=1", *more]
     train(tiny_data, tmp_path, 4, *words)
     ended = train(tiny_data, tmp_path, UPDATES, *words, "--update-freq=3")
@@ -125,10 +123,10 @@ def test_an_epoch_ends_once_under_another_update_freq(
     assert ended["extra_state"]["train_iterator"]["epoch"] == 2
 
 
-def test_masks_are_drawn_anew_in_each_epoch_when_workers_load_them(
+def test_masks_are_redrawn_in_each_epoch_even_by_workers(
     text_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """fairseq's workers of one training stay in the epoch in which they began."""
+    """fairseq's workers would keep the masks of the epoch in which they started."""
     seen: list[list[str]] = []
     begin, step = program.Trainer.begin_epoch, program.Trainer.train_step
 
@@ -148,20 +146,23 @@ def test_masks_are_drawn_anew_in_each_epoch_when_workers_load_them(
     assert not set(seen[0]) & set(seen[1])
 
 
-def test_patience_counts_validations_of_before_the_interruption(
+def test_patience_counts_validations_before_the_interruption(
     tiny_data: Path, tmp_path: Path
 ) -> None:
-    """With a learning rate of 0 no validation is better than the first: two more, and it ends."""
+    """With a learning rate of 0, no validation improves, so patience 2 ends the run after three."""
     words = [*PAIR, "--lr=0", "--patience=2", "--validate-interval-updates=2"]
     whole = train(tiny_data, tmp_path / "whole", UPDATES, *words)
     train(tiny_data, tmp_path / "stopped", 4, *words)
     stopped = train(tiny_data, tmp_path / "stopped", UPDATES, *words)
-    again = train(tiny_data, tmp_path / "stopped", UPDATES, *words)  # patience has ended it
-    updates = [held["optimizer_history"][-1]["num_updates"] for held in (whole, stopped, again)]
+    again = train(
+        tiny_data, tmp_path / "stopped", UPDATES, *words
+    )  # patience has already ended the run
+    states = (whole, stopped, again)
+    updates = [state["optimizer_history"][-1]["num_updates"] for state in states]
     assert updates == [6, 6, 6]
 
 
-def test_fine_tuning_owes_and_counts_nothing_of_what_it_begins_from(
+def test_fine_tuning_inherits_no_validation_and_no_patience(
     tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [*PAIR, "--lr=0", "--patience=1", "--validate-interval-updates=2"]
@@ -178,13 +179,11 @@ def test_fine_tuning_owes_and_counts_nothing_of_what_it_begins_from(
     monkeypatch.setattr(program, "validate", noted)
     words += [f"--finetune-from-model={tmp_path / 'begun.pt'}"]
     tuned = train(tiny_data, tmp_path / "tuned", UPDATES, *words)
-    assert validated == [2, 4]  # the first is the best, the second is no better
+    assert validated == [2, 4]  # the second is not better than the first
     assert tuned["optimizer_history"][-1]["num_updates"] == 4
 
 
-def test_a_training_that_has_ended_makes_no_update_when_it_is_started_again(
-    tiny_data: Path, tmp_path: Path
-) -> None:
+def test_restarting_a_complete_run_performs_no_update(tiny_data: Path, tmp_path: Path) -> None:
     words = [*PAIR, "--disable-validation", "--max-epoch=5"]
     whole = train(tiny_data, tmp_path, 4, *words)
     again = train(tiny_data, tmp_path, 4, *words)
@@ -193,37 +192,33 @@ def test_a_training_that_has_ended_makes_no_update_when_it_is_started_again(
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "fused_adam"])
-def test_what_is_given_anew_for_the_optimizer_holds_from_there_on(
+def test_new_optimizer_options_apply_after_resuming(
     optimizer: str, tiny_data: Path, tmp_path: Path
 ) -> None:
     words = [*PAIR, f"--optimizer={optimizer}", "--lr-scheduler=reduce_lr_on_plateau"]
     words += ["--disable-validation", "--weight-decay=0.01"]
     train(tiny_data, tmp_path, 2, *words, "--lr=0.004")
     words += ["--adam-eps=1e-5", "--adam-betas=(0.8, 0.9)"]
-    held = train(tiny_data, tmp_path, 3, *words, "--lr=0.002")
-    (group,) = held["last_optimizer_state"]["param_groups"]
-    given = {
-        "lr": 0.004,
-        "betas": (0.8, 0.9),
-        "eps": 1e-5,
-        "weight_decay": 0.01,
-    }  # lr: the schedule's
-    assert {name: group[name] for name in given} == given
-    # what was not given anew is as the training left it, and what was given by hand comes first
-    held["last_optimizer_state"]["param_groups"][0]["lr"] = 0.0001
-    torch.save(held, tmp_path / "checkpoint_last.pt")
+    state = train(tiny_data, tmp_path, 3, *words, "--lr=0.002")
+    (group,) = state["last_optimizer_state"]["param_groups"]
+    # the learning rate is the schedule's
+    expected = {"lr": 0.004, "betas": (0.8, 0.9), "eps": 1e-5, "weight_decay": 0.01}
+    assert {name: group[name] for name in expected} == expected
+    # other values come from the checkpoint, and --optimizer-overrides has precedence
+    state["last_optimizer_state"]["param_groups"][0]["lr"] = 0.0001
+    torch.save(state, tmp_path / "checkpoint_last.pt")
     words[-1] = "--adam-betas=(0.7, 0.9)"
-    held = train(
+    state = train(
         tiny_data, tmp_path, 4, *words, "--lr=0.002", "--optimizer-overrides={'betas': (0.6, 0.9)}"
     )
-    (group,) = held["last_optimizer_state"]["param_groups"]
+    (group,) = state["last_optimizer_state"]["param_groups"]
     assert (group["lr"], group["betas"]) == (0.0001, (0.6, 0.9))
 
 
-def test_a_training_whose_time_is_up_makes_no_update_when_it_is_started_again(
+def test_restarting_a_run_after_its_stop_time_performs_no_update(
     tiny_data: Path, tmp_path: Path
 ) -> None:
-    """Fine-tuning has its own hours."""
+    """Fine-tuning counts its own hours."""
     words = [*PAIR, "--disable-validation", "--stop-time-hours=1"]
     begun = train(tiny_data, tmp_path / "begun", 2, *words)
     begun["extra_state"]["previous_training_time"] = 3601.0
@@ -231,5 +226,5 @@ def test_a_training_whose_time_is_up_makes_no_update_when_it_is_started_again(
     torch.save(begun, last)
     again = train(tiny_data, tmp_path / "begun", 4, *words)
     tuned = train(tiny_data, tmp_path / "tuned", 4, *words, f"--finetune-from-model={last}")
-    updates = [held["optimizer_history"][-1]["num_updates"] for held in (again, tuned)]
+    updates = [state["optimizer_history"][-1]["num_updates"] for state in (again, tuned)]
     assert updates == [2, 4]

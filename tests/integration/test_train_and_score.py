@@ -1,4 +1,4 @@
-"""From a config to a score with the real scripts and fairseq commands."""
+"""The real scripts and fairseq commands, from a config to a score."""
 
 from __future__ import annotations
 

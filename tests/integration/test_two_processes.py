@@ -1,4 +1,4 @@
-"""Data-parallel training: two CPU processes with half the batch each make one process's update."""
+"""Two CPU processes with half of the batch each perform the update of one process."""
 
 import functools
 import time
@@ -22,12 +22,12 @@ OPTIONS += ["--dropout=0", "--max-update=3", "--disable-validation"]
 
 def test_two_processes_make_the_update_of_one(tiny_data: Path, tmp_path: Path) -> None:
     alone = train_here(tiny_data, tmp_path / "one", *OPTIONS, "--update-freq=2")
-    # fairseq's criterion alone, ours together: the numbers are the same
+    # one process uses fairseq's criterion and two use ours, which computes the same numbers
     ours = "--criterion=chunked_label_smoothed_cross_entropy"
     assert train_together(tiny_data, tmp_path / "two", *OPTIONS, ours) == [0, 0]
     together = torch.load(tmp_path / "two" / "checkpoint_last.pt", weights_only=True)
-    for held in (alone, together):
-        assert held["optimizer_history"][-1]["num_updates"] == 3
+    for state in (alone, together):
+        assert state["optimizer_history"][-1]["num_updates"] == 3
     assert alone["model"].keys() == together["model"].keys()
     for name, value in alone["model"].items():
         torch.testing.assert_close(together["model"][name], value, atol=1e-5, rtol=0, msg=name)

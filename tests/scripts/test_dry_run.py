@@ -1,4 +1,4 @@
-"""DRY_RUN=1: every script honours it, or refuses it in one line; none writes anything."""
+"""With DRY_RUN=1, every script writes nothing, or refuses in one line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_dry_run_writes_nothing(script: str, tmp_path: Path) -> None:
     environment |= TEXT if script == "preprocess.sh" else {}
     environment |= {"HOME": str(tmp_path), "DRY_RUN": "1", "GPUS": "1", "VIRTUAL_ENV": ""}
     environment |= {"PYTHONDONTWRITEBYTECODE": "1", "DEEPNET_SKIP_SETUP": "1"}
-    done = run_script(
+    result = run_script(
         script,
         *WORDS.get(script, "").split(),
         env=environment,
@@ -45,9 +45,9 @@ def test_a_dry_run_writes_nothing(script: str, tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert files_of(*folders) == before
-    if done.returncode:
-        assert done.returncode == 2
-        (line,) = done.stderr.splitlines()
+    if result.returncode:
+        assert result.returncode == 2
+        (line,) = result.stderr.splitlines()
         assert "error: DRY_RUN is '1', and this has no dry run; unset it" in line
     else:
-        assert done.stdout or done.stderr
+        assert result.stdout or result.stderr

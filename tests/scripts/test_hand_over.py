@@ -1,4 +1,4 @@
-"""Scripts that hand over to `deepnet`: its words, its exit status, and missing words."""
+"""Arguments and exit status of scripts that call `deepnet`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_words_and_status_are_passed_on(
     fake_bin.add("deepnet", stdout="a table", status=1)
     (tmp_path / "run").mkdir()
     variables = {"VARIANT": variant}
-    done = run_script(script, *words.split(), env=variables, path=fake_bin.path(), cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "a table")
+    result = run_script(script, *words.split(), env=variables, path=fake_bin.path(), cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (1, "a table")
     (call,) = fake_bin.calls("deepnet")
     assert " ".join(call) == expected
 
@@ -40,8 +40,8 @@ def test_words_and_status_are_passed_on(
 @pytest.mark.parametrize("words", [[], ["--dry-run"]])
 def test_a_missing_word_is_named(script: str, words: list[str], fake_bin: FakeBin) -> None:
     fake_bin.add("deepnet")
-    done = run_script(script, *words, path=fake_bin.path())
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    result = run_script(script, *words, path=fake_bin.path())
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
     assert "missing" in line
     assert fake_bin.calls("deepnet") == []

@@ -1,4 +1,4 @@
-"""Variables of the scripts with quotes and commands in them: none of it runs."""
+"""Quotes and commands in the scripts' variables are not executed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SCRIPTS = ROOT / "scripts"
 HOSTILE = ("x'; touch ran; '", "a[$(touch ran)]")
 WORDS = {"train": ["multi30k"], "average": ["run"]}
 BROKEN = re.compile(r"line \d+: |invalid option|unrecognized option")
-"""Messages of bash about a broken command, and of a command that takes a value for an option."""
+"""Messages of bash about a broken command, and of a command that mistakes a value for an option."""
 OWN = ("preprocess", "train", "train_wmt17", "average")
-"""Scripts with their own logic; the others pass on to these."""
+"""Scripts with their own logic, which the other scripts call."""
 
 
 def variables(script: Path) -> list[str]:
-    """Every variable that a script or what it sources reads from outside."""
+    """Return all variables that a script or its sourced files read."""
     code = script.read_text(encoding="utf-8").partition("set -euo pipefail")[2]
     for name in re.findall(r"/lib/(\w+\.sh)", code):
         code += (SCRIPTS / "lib" / name).read_text(encoding="utf-8")
@@ -36,7 +36,7 @@ def variables(script: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_no_variable_of_a_script_is_run(name: str, tmp_path: Path, fake_bin: FakeBin) -> None:
+def test_no_value_of_a_variable_is_executed(name: str, tmp_path: Path, fake_bin: FakeBin) -> None:
     for command in ("deepnet", "fairseq-train", "python", "python3"):
         fake_bin.add(command, 'printf %s "${OUT:-}"')
 
@@ -47,7 +47,7 @@ def test_no_variable_of_a_script_is_run(name: str, tmp_path: Path, fake_bin: Fak
         (folder / "data" / "corpus.json").write_text("{}", encoding="utf-8")
         places = {key: str(folder / key.lower()) for key in ("OUT", "RUNS", "DATA", "RUN")}
         environment = places | {"GPUS": "0", variable: value}
-        done = run_script(
+        result = run_script(
             f"{name}.sh",
             *WORDS.get(name, []),
             env=environment,
@@ -56,8 +56,8 @@ def test_no_variable_of_a_script_is_run(name: str, tmp_path: Path, fake_bin: Fak
             timeout=60,
         )
         ran = any(folder.rglob("ran"))
-        if ran or BROKEN.search(done.stderr) or done.returncode > 2:
-            return f"{variable}={value!r}: {done.returncode} {ran} {done.stderr[-300:]}"
+        if ran or BROKEN.search(result.stderr) or result.returncode > 2:
+            return f"{variable}={value!r}: {result.returncode} {ran} {result.stderr[-300:]}"
         return None
 
     tries = [(v, value) for v in variables(SCRIPTS / f"{name}.sh") for value in HOSTILE]

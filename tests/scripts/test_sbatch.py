@@ -1,4 +1,4 @@
-"""scripts/slurm_train.sbatch: it trains in the job, passes signals on, and requeues itself."""
+"""scripts/slurm_train.sbatch trains in the job, forwards signals, and requeues itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLURM_JOB = {"SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "2", "SLURM_SUBMIT_DIR
 @pytest.mark.parametrize(
     ("state", "requeued"), [("RUNNING", True), ("COMPLETING", False), ("CANCELLED", False)]
 )
-def test_a_signal_is_passed_on_and_a_job_that_was_preempted_requeues_itself(
+def test_a_signal_is_forwarded_and_a_preempted_job_requeues_itself(
     state: str, requeued: bool, fake_bin: FakeBin, tmp_path: Path
 ) -> None:
     began = tmp_path / "began"

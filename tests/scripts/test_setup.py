@@ -1,4 +1,4 @@
-"""scripts/setup.sh with a fake Python: what it refuses, what it installs, when it is done."""
+"""scripts/setup.sh with a fake Python: what it refuses, what it installs, when it is result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOOLS = (
     *("awk", "basename", "bash", "cat", "cksum", "cp", "dirname", "env", "flock", "grep"),
     *("ls", "mkdir", "mv", "rm", "sed", "sleep", "tail", "touch"),
 )
-# Answers what setup.sh asks of a Python, and creates a virtual environment whose Python is itself.
+# Answers the queries of setup.sh, and creates virtual environments with a copy of itself.
 PYTHON = """
 case "$*" in
     *version_info*) {recent}; exit ;;
@@ -35,7 +35,7 @@ def python_body(recent: str = "true", pip: str = "true") -> str:
 
 
 class Machine:
-    """A copy of the project's set-up on a machine that has only the commands we give it."""
+    """A copy of the project's set-up on a machine with only the listed commands."""
 
     def __init__(self, folder: Path, fakes: FakeBin) -> None:
         self.project = folder / "project"
@@ -62,7 +62,7 @@ class Machine:
         )
 
     def installs(self) -> list[str]:
-        """The arguments of every `pip install` so far, each as one line."""
+        """Return the arguments of all `pip install` calls so far, each as one line."""
         calls = [" ".join(call) for call in self.fakes.calls("python3.11")]
         start = "-m pip install --quiet --disable-pip-version-check "
         return [call.removeprefix(start) for call in calls if call.startswith(start)]
@@ -83,7 +83,7 @@ def machine(tmp_path: Path, fake_bin: FakeBin, monkeypatch: pytest.MonkeyPatch) 
         ("place", "exists but is not a virtual environment"),
     ],
 )
-def test_what_is_missing_is_one_line_with_the_remedy(
+def test_a_missing_requirement_is_one_line_with_the_remedy(
     missing: str, message: str, machine: Machine
 ) -> None:
     letters = machine.project / "letters"
@@ -104,8 +104,8 @@ def test_what_is_missing_is_one_line_with_the_remedy(
 
 def test_torch_comes_first_and_fairseq_is_compiled_against_it(machine: Machine) -> None:
     setup = (machine.project / "setup.py").read_text(encoding="utf-8")
-    done = machine.set_up()
-    assert done.returncode == 0, done.stderr
+    result = machine.set_up()
+    assert result.returncode == 0, result.stderr
     tools, torch, build, fairseq, project = machine.installs()
     assert "setuptools" in tools
     assert f'"{torch}",' in setup
@@ -115,7 +115,7 @@ def test_torch_comes_first_and_fairseq_is_compiled_against_it(machine: Machine) 
     assert (isolation, same_torch) == ("--no-build-isolation", torch)
     assert f'"{fairseq_pin}",' in setup
     assert project == f"--no-build-isolation --editable {machine.project}[dev]"
-    assert "done: Python 3.11.9, torch fake" in done.stderr
+    assert "done: Python 3.11.9, torch fake" in result.stderr
     # a second run is silent and starts no Python
     calls = len(machine.fakes.calls("python3.11"))
     again = machine.set_up()
@@ -124,7 +124,7 @@ def test_torch_comes_first_and_fairseq_is_compiled_against_it(machine: Machine) 
 
 
 @pytest.mark.parametrize("changed", ["setup.py", "scripts/setup.sh", ".venv/pyvenv.cfg"])
-def test_a_change_of_what_it_depends_on_sets_up_again(machine: Machine, changed: str) -> None:
+def test_changed_dependencies_cause_another_set_up(machine: Machine, changed: str) -> None:
     assert machine.set_up().returncode == 0
     with (machine.project / changed).open("a", encoding="utf-8") as file:
         file.write("\nversion = 3.11.10\n" if changed.endswith("cfg") else "\n# changed\n")

@@ -1,4 +1,4 @@
-"""Every script: valid bash, strict, documented; --help answers at once and sets nothing up."""
+"""Every script is valid, strict bash with a header, which --help prints at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALL = [*SCRIPTS, *sorted((ROOT / "scripts" / "lib").glob("*.sh")), ROOT / ".ci" 
 
 
 def included(line: re.Match[str]) -> str:
-    """The content of "@FILE" in a header."""
+    """Return the content of "@FILE" in a header."""
     return (ROOT / "scripts" / line[1]).read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""The training recipes, scripts/train_*.sh: the data that they build, and what they pass on."""
+"""The training recipes, scripts/train_*.sh: preprocessing and the arguments of train.sh."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RECIPES = sorted(path.name for path in (ROOT / "scripts").glob("train_*.sh"))
 
 
 def option(call: list[str], name: str) -> str:
-    """The last value of an option: it wins."""
+    """Return the last value of an option, which overrides earlier values."""
     return call[len(call) - call[::-1].index(name)]
 
 
@@ -48,7 +48,7 @@ def recipe(fake_bin: FakeBin, tmp_path: Path) -> Recipe:
 def test_missing_data_are_built_before_training_and_present_data_are_used(
     recipe: Recipe, name: str
 ) -> None:
-    assert recipe(name, NODES="2").returncode == 2  # the nodes would wait
+    assert recipe(name, NODES="2").returncode == 2  # nodes would wait for the data
     result = recipe(name, SEED="5", SCHEME="pre-ln", DEPTH="12")
     assert result.returncode == 0, result.stderr
     assert [call[0] for call in recipe.calls] == [name.replace("train_", "preprocess_"), "train.sh"]

@@ -1,4 +1,4 @@
-"""Data folders and checkpoints that are just real enough for the scripts to take them."""
+"""Minimal data folders and checkpoints that the scripts accept."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TINY = [
 
 
 def make_data(folder: Path) -> Path:
-    """A data folder with the same few sentences, on both sides, for train, valid and test."""
+    """Write a data folder with the same few sentences on both sides of all splits."""
     (folder / "text").mkdir(parents=True)
     text = "".join(f"{line}\n" for line in SENTENCES)
     for language in ("de", "en"):
@@ -60,7 +60,7 @@ def make_data(folder: Path) -> Path:
 
 
 def make_checkpoint(path: Path, updates: int, data: Path | None = None) -> Path:
-    """A checkpoint with one weight, trained for `updates`, that remembers its data folder."""
+    """Write a checkpoint with one weight, a number of updates and the name of a data folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {
         "args": None,
@@ -77,7 +77,7 @@ TRANSLATIONS = ["Two men play chess.", "A dog runs over green grass.", "A girl r
 
 
 def make_run(run: Path, data: Path) -> Path:
-    """A run folder with checkpoints at 10, 20 (the best) and 40 (the last) updates."""
+    """Write a run folder with checkpoints after 10, 20 (best) and 40 (last) updates."""
     for updates in (10, 20, 40):
         make_checkpoint(run / "checkpoints" / f"checkpoint_1_{updates}.pt", updates)
     make_checkpoint(run / "checkpoints" / "checkpoint_best.pt", 20)

@@ -1,4 +1,4 @@
-"""Running the project's shell scripts, with fake commands where the real ones would take long."""
+"""Functions that run the project's shell scripts, with fakes for slow commands."""
 
 from __future__ import annotations
 
@@ -14,16 +14,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def commands_path() -> str:
-    """PATH with quick stand-ins of the project's and fairseq's commands (see warm.py) first."""
+    """Return a PATH that begins with quick stand-ins for commands (see warm.py)."""
     real = [str(Path(sys.executable).parent), os.environ["PATH"]]
     return os.pathsep.join(real if os.environ.get("WARM") == "0" else [str(commands()), *real])
 
 
 class FakeBin:
-    """A folder of fake commands, to be put first on PATH. Each records how it is called.
-
-    `calls("pip")` gives one list of arguments for every call of the fake `pip`, in order.
-    """
+    """A folder of fake commands, to be put first on PATH, which record their calls."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "bin"
@@ -32,7 +29,7 @@ class FakeBin:
         self.records.mkdir()
 
     def add(self, name: str, body: str = "", *, stdout: str = "", status: int = 0) -> Path:
-        """A fake that runs `body` (bash), prints `stdout`, ends with `status`."""
+        """Add a fake that runs `body` (bash), prints `stdout` and exits with `status`."""
         path = self.folder / name
         record = shlex.quote(str(self.records / name))
         path.write_text(
@@ -47,7 +44,7 @@ class FakeBin:
         return path
 
     def calls(self, name: str) -> list[list[str]]:
-        """The arguments of every call so far; empty if it was never called."""
+        """Return the list of arguments of each call so far."""
         record = self.records / name
         fields = record.read_text(encoding="utf-8").split("\0")[:-1] if record.exists() else []
         calls = []
@@ -58,7 +55,7 @@ class FakeBin:
         return calls
 
     def path(self, *others: Path | str) -> str:
-        """A PATH of the fakes, then `others` (default: this Python, then the real PATH)."""
+        """Return a PATH with the fakes and `others` (default: this Python and the real PATH)."""
         rest = others or (commands_path(),)
         return os.pathsep.join(map(str, (self.folder, *rest)))
 
@@ -71,10 +68,10 @@ def run_script(
     cwd: Path | None = None,
     timeout: float = 600,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script of scripts/ (or an absolute path) without set-up, and return its output.
+    """Run a script without set-up, and return its output.
 
-    `env` adds to the environment of the tests, `path` replaces its PATH, whose first folder is
-    otherwise that of the Python which runs the tests.
+    `script` is a name in scripts/ or an absolute path. `env` extends the environment, and `path`
+    replaces PATH, which otherwise begins with the folder of this Python.
     """
     environment = {
         **os.environ,

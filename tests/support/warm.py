@@ -1,10 +1,10 @@
-"""The project's commands without their start-up of three seconds, which is torch's and fairseq's.
+"""The project's commands without the three seconds in which torch and fairseq are imported.
 
-A process beside each worker has imported both, and commands are forked from it. `commands` writes
-a folder of stand-ins for `python`, `deepnet` and fairseq's commands. First on PATH, they pass their
-arguments, environment, folder and files to that process, forward signals, and end with its status.
-Other uses of python, commands with settings that Python reads at its start, and everything with
-WARM=0 start normally. Tests of how processes start and end do not use this module.
+A server process beside each worker has imported both and forks the commands. `commands` writes a
+folder of stand-ins for `python`, `deepnet` and fairseq's commands. First on PATH, the stand-ins
+pass their arguments, environment, folder and files to the server, forward signals, and exit with
+the command's status. Other uses of python, commands with settings that Python reads at its start,
+and all commands with WARM=0 start normally. Tests of process start and end do not use this module.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ENTRIES = {
     "fairseq-generate": "fairseq_cli.generate:cli_main",
     "fairseq-validate": "fairseq_cli.validate:cli_main",
 }
-"""Command -> the module, or the function of a module, that it runs."""
+"""Module, or function of a module, that each command runs."""
 
 STAND_IN = """\
 #!{python} -IS
@@ -96,7 +96,7 @@ def commands() -> Path:
         path.chmod(0o755)
     process = subprocess.Popen(
         [sys.executable, __file__, str(address)],
-        stdin=subprocess.PIPE,  # at whose end it ends
+        stdin=subprocess.PIPE,  # the server ends when this pipe closes
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -116,7 +116,7 @@ def serve(address: str) -> dict[str, Any]:
 
     gc.freeze()
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the watching processes are not awaited
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the watching processes
     while True:
         if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
             sys.exit()
@@ -173,7 +173,7 @@ def run(request: dict[str, Any]) -> None:
     import importlib
     import logging
 
-    logging.root.handlers.clear()  # a command sets them up before it imports fairseq
+    logging.root.handlers.clear()  # a command sets up logging before it imports fairseq
     sys.exit(getattr(importlib.import_module(module), function)())
 
 

@@ -1,4 +1,4 @@
-"""`deepnet train` up to the start of its child: plan, records, and what it refuses to train."""
+"""`deepnet train` before the child starts: plan, records and refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Recorder:
-    """Calls `deepnet train` on one run folder up to the start of its child; keeps its messages."""
+    """Runs `deepnet train` on one run folder until the child would start."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ def option(command: list[str] | None, name: str) -> str:
     return command[command.index(name) + 1]
 
 
-def test_what_is_recorded_is_a_config_that_trains_the_same(record: Recorder) -> None:
+def test_the_recorded_config_starts_the_same_run(record: Recorder) -> None:
     command = record("--lr", "5e-4", "--seed=7")
     assert command is not None
     assert (option(command, "--lr"), option(command, "--seed")) == ("5e-4", "7")
@@ -100,7 +100,7 @@ def test_what_is_recorded_is_a_config_that_trains_the_same(record: Recorder) -> 
     assert commands[0].startswith(f"fairseq-train {record.data} --user-dir ")
 
 
-def test_the_environment_says_what_a_repetition_needs(record: Recorder) -> None:
+def test_the_environment_records_what_a_repetition_needs(record: Recorder) -> None:
     record()
     facts = json.loads((record.run / "environment.json").read_text(encoding="utf-8"))
     assert facts["versions"]["torch"]
@@ -117,7 +117,7 @@ def test_the_environment_says_what_a_repetition_needs(record: Recorder) -> None:
     assert len(facts["data"]["subwords_sha256"]["spm.model"]) == 64
 
 
-def test_a_further_node_leaves_the_run_folder_alone(
+def test_other_nodes_do_not_write_in_the_run_folder(
     record: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MASTER_ADDR", "node0")
@@ -130,7 +130,7 @@ def test_a_further_node_leaves_the_run_folder_alone(
     assert {path: path.read_bytes() for path in written} == written
 
 
-def test_settings_may_be_fixed_until_there_is_a_checkpoint(record: Recorder) -> None:
+def test_settings_may_change_until_there_is_a_checkpoint(record: Recorder) -> None:
     assert record("--lr", "0.1")
     assert record("--lr", "0.2")
     make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)
@@ -141,7 +141,7 @@ def test_settings_may_be_fixed_until_there_is_a_checkpoint(record: Recorder) -> 
     assert "set RUN=FOLDER" in record.output
     assert (record.run / "config.yaml").read_bytes() == recorded
 
-    # what changes no number may differ
+    # options that change no number may differ
     assert record("--lr", "2e-1", "--log-interval", "7", "--checkpoint-activations-every", "auto")
     assert "resuming from update 100" in record.output
     assert record("--lr", "0.3", resume="")
@@ -149,7 +149,7 @@ def test_settings_may_be_fixed_until_there_is_a_checkpoint(record: Recorder) -> 
     assert yaml.safe_load((record.run / "config.yaml").read_text(encoding="utf-8"))["lr"] == "0.3"
 
 
-def test_a_schedule_that_does_not_fit_the_training_is_one_warning_that_names_both(
+def test_a_schedule_that_does_not_fit_the_run_causes_one_warning(
     record: Recorder,
 ) -> None:
     record("--max-update", "8000", "--total-num-update", "2400", **{"dry-run": ""})
@@ -161,7 +161,7 @@ def test_a_schedule_that_does_not_fit_the_training_is_one_warning_that_names_bot
     assert "--warmup-updates 400 is not below --max-update 300" in warning
 
 
-def test_other_settings_after_the_checkpoints_were_removed_begin_again(record: Recorder) -> None:
+def test_other_settings_start_again_after_the_checkpoints_were_removed(record: Recorder) -> None:
     assert record("--max-update", "300")
     last = make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 300)
     assert record("--max-update", "300") == []
@@ -172,10 +172,10 @@ def test_other_settings_after_the_checkpoints_were_removed_begin_again(record: R
     assert not ended.is_complete(record.run)
 
 
-def test_a_second_start_in_a_new_folder_leaves_the_record_of_the_first(
+def test_a_second_start_in_a_new_folder_is_refused(
     record: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock is taken before anything is planned, also where there is no folder yet."""
+    """The lock precedes the plan, even in a new folder."""
     monkeypatch.setattr(train, "ENDING", 0.0)
     with train._locked(record.run, needed=True):
         assert record("--lr", "0.2") is None
@@ -184,7 +184,7 @@ def test_a_second_start_in_a_new_folder_leaves_the_record_of_the_first(
     assert record() is not None
 
 
-def test_a_divergence_whose_supervisor_was_killed_is_answered_at_the_next_start(
+def test_the_next_start_falls_back_if_the_supervisor_was_killed(
     record: Recorder,
 ) -> None:
     options = ["--lr", "0.1", "--on-divergence", "fallback", "--fallbacks", "lr*0.5"]
@@ -196,11 +196,11 @@ def test_a_divergence_whose_supervisor_was_killed_is_answered_at_the_next_start(
     command = record(*options)
     assert command is not None
     assert command[-2:] == ["--lr=0.05", "--fallback-step=1"]
-    assert option(command, "--on-divergence") == "stop"  # the supervisor falls back
+    assert option(command, "--on-divergence") == "stop"  # the supervisor performs the fallback
     assert "--fallbacks" not in command
     assert "fallback 1: starting again from update 100 with lr*0.5" in record.output
     assert num_updates(load_checkpoint(checkpoints / "checkpoint_last.pt")) == 100
-    # the first start after that: nothing is left to answer
+    # a further start repeats the command
     assert record(*options) == command
     plain = record("--lr", "0.1")  # without fallbacks
     assert plain is not None
@@ -213,22 +213,22 @@ def test_a_divergence_whose_supervisor_was_killed_is_answered_at_the_next_start(
     assert command[-2:] == ["--lr=0.005", "--fallback-step=2"]
 
 
-def test_a_run_whose_last_checkpoint_is_at_the_end_is_complete(record: Recorder) -> None:
+def test_a_run_with_a_checkpoint_of_the_last_update_is_complete(record: Recorder) -> None:
     record("--max-update", "300")
     last = make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 300)
     assert record("--max-update", "300") == []
     assert "is complete at update 300" in record.output
     assert ended.is_complete(record.run)
-    assert record("--max-update", "400", resume="")  # more updates: there is work left
+    assert record("--max-update", "400", resume="")  # more updates remain
     assert not ended.is_complete(record.run)
-    # it was preempted before its last validation
+    # the run was preempted before its last validation
     owed = {"preempted": {"epoch": 1, "end_of_epoch": False}}
     save_checkpoint({**load_checkpoint(last), "extra_state": owed}, last)
     assert record("--max-update", "300", resume="")
     assert not ended.is_complete(record.run)
 
 
-def test_a_run_that_began_elsewhere_resumes_by_the_same_command(record: Recorder) -> None:
+def test_a_run_from_another_checkpoint_resumes_with_the_same_command(record: Recorder) -> None:
     first = make_checkpoint(record.run.parent / "first.pt", 100)
     words = ["--max-update", "300", "--restore-file", str(first), "--reset-optimizer"]
     began = record(*words)
@@ -245,7 +245,7 @@ def test_a_run_that_began_elsewhere_resumes_by_the_same_command(record: Recorder
     assert "--restore-file gone.pt: there is no such file" in record.output
 
 
-def test_a_damaged_last_checkpoint_is_fixed(record: Recorder) -> None:
+def test_a_damaged_last_checkpoint_is_replaced(record: Recorder) -> None:
     record()
     make_checkpoint(record.run / "checkpoints" / "checkpoint_1_50.pt", 50)
     (record.run / "checkpoints" / "checkpoint_last.pt").write_bytes(b"PK\x03\x04")
@@ -296,7 +296,7 @@ def test_text_that_changed_between_stop_and_resume_is_refused(
     describe_files(record.data)
     assert record()
     make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)
-    describe_files(record.data, test="3")  # made again, with another test set
+    describe_files(record.data, test="3")  # rebuilt with another test set
     assert record()
     recorded = (record.run / "environment.json").read_bytes()
     describe_files(record.data, **{name: "other"})
