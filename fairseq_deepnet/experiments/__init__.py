@@ -1,1 +1,1 @@
-"""Sweeps of many runs, and tables and figures of their results."""
+"""Sweeps of many runs, and the tables and figures of their results."""

@@ -3,12 +3,12 @@
     deepnet sweep fig5; deepnet analysis fig5 runs/fig5
 
 The sweeps fig3b, fig3c, fig4 (also for fig3a) and fig5 train the runs. The command prints a table
-with the paper's numbers, which were read off its plots, and writes FIGURE.csv and FIGURE.png.
+with the paper's numbers, which were read off its plots, and writes FIGURE.csv and FIGURE.png. Each
+line has the key of its row in paper.yaml.
 
-The key of a line is its row in paper.yaml. Iteration i, counted
-from 0, is the pass after i updates: the model update after update i, and activations and gradients
-of update i + 1, which uses the parameters of update i. Our lines are solid (dashed: initialised as
-fairseq does), the paper's are dotted with open markers.
+Iteration i, counted from 0, describes the model after i updates: the model update after update i,
+and the activations and gradients that are measured at update i + 1. Our lines are solid, or dashed
+with fairseq's initialisation; the paper's are dotted with open markers.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from fairseq_deepnet.tools.plotting.images import clean, look_of, new_figure, sa
 from fairseq_deepnet.tools.tables import markdown
 
 UPDATES: Final = {"fig3a": "26-30", "fig3b": "1-5", "fig3c": "1", "fig4": "26-30", "fig5": "5"}
-"""Figures with their default updates, where the paper does not state them."""
+"""Figure -> default updates; the paper does not state them."""
 STOCK: Final = "-stock"
-"""Part of the names of runs with `--init stock`."""
+"""Part of the names of runs with `--init stock`, fairseq's initialisation."""
 OWN_NAMES: Final = {
     "post-ln-stock": "Post-LN, fairseq's initialisation",
     "post-ln-stock_warmup": "Post-LN, warm-up, fairseq's initialisation",
     "post-ln-stock_no-warmup": "Post-LN, no warm-up, fairseq's initialisation",
 }
-"""Lines that the paper does not have."""
+"""Names of lines that are not in the paper."""
 _MANY: Final = 12
 """Maximum number of columns of a table, and of points with markers."""
 _GRADIENT: Final = "gradient norm"
@@ -53,22 +53,22 @@ _AXES: Final = {
     "fig3a": ("(a) gradient norm of the top decoder layers, {}", "decoder layer", _GRADIENT),
     "fig3b": ("(b) gradient norm of the last decoder layer, {}", "layers per side", _GRADIENT),
     "fig3c": ("(c) validation loss", "epoch, the first is 0", "loss, bits per token"),
-    "fig4a": ("(a) accumulated model update", "updates made", _MOVED),
+    "fig4a": ("(a) accumulated model update", "updates", _MOVED),
     "fig4b": ("(b) LayerNorm input after the feed-forward network", "iteration", _INPUT),
     "fig4c": ("(c) LayerNorm input after self-attention", "iteration", _INPUT),
     "fig4d": ("(d) gradient norm of every decoder layer, {}", "decoder layer", _GRADIENT),
     "fig5": ("model update by depth, {}", "layers per side", _MOVED),
 }
-"""Title and axes of each plot; {} is replaced by the updates."""
+"""Plot -> title, with {} for the updates, and labels of the axes."""
 _LOGARITHMIC: Final = ("fig4d", "fig5")
 Point = tuple[Key, float, float]
-"""Key of a line, x, and the value of a run."""
+"""Key of the line, x, and value of one run."""
 _SIZE: Final = (6.2, 4.2)
 
 
 @dataclass(frozen=True)
 class MonitoredRun:
-    """A cell of a sweep with its measurements, named without its seed."""
+    """A cell with its measurements; `cell` is its name without the seed."""
 
     cell: str
     records: tuple[Record, ...]
@@ -76,7 +76,7 @@ class MonitoredRun:
 
 
 def read_runs(folder: Path) -> list[MonitoredRun]:
-    """Read the cells of a sweep's folder that have started."""
+    """Read all cells in a sweep's folder that have started."""
     runs = []
     for path in results.find_runs(folder):
         run = results.read_run(path)
@@ -89,11 +89,11 @@ def read_runs(folder: Path) -> list[MonitoredRun]:
 
 @dataclass
 class Plot:
-    """A plot of the paper.
+    """A plot from the paper with our lines.
 
     Args:
-        frame: line, x, ours (mean over seeds), seeds, lowest, highest, paper; lines in the paper's
-            order, then further ones of ours
+        frame: columns line, x, ours (mean over seeds), seeds, lowest, highest and paper, with the
+            paper's lines first
     """
 
     name: str
@@ -102,26 +102,26 @@ class Plot:
 
     @property
     def columns(self) -> list[float]:
-        """x values of the table: all, or only those of the paper if there are many."""
+        """x values of the table: all, or only the paper's if there are many."""
         everything = sorted(self.frame["x"].unique())
         theirs = sorted(self.frame.dropna(subset=["paper"])["x"].unique())
         return theirs if theirs and len(everything) > _MANY else everything
 
     def lines(self) -> list[tuple[Key, str, pd.DataFrame]]:
-        """Return key, name and rows of each line."""
+        """Return the key, name and rows of each line."""
         names = OWN_NAMES | dict(paper.table(self.name).names)
         groups = self.frame.groupby("line", sort=False)
         return [(str(key), names.get(str(key), str(key)), rows) for key, rows in groups]
 
 
 def window(text: str) -> range:
-    """Parse updates, "10" or "1-5"."""
+    """Parse a range of updates, "10" or "1-5"."""
     first, _, last = text.partition("-")
     return range(int(first), int(last or first) + 1)
 
 
 def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[Plot]:
-    """Build the plots of a figure; raise ValueError if no run has recorded the quantity."""
+    """Build the plots of a figure; raise ValueError if no run recorded the quantity of a plot."""
     plots = []
     for name in (name for name in _AXES if name.startswith(figure)):
         points = [point for run in runs for point in points_of(name, run, updates)]
@@ -133,7 +133,7 @@ def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[Plot
         rows, present = paper.table(name).rows, dict.fromkeys(key for key, _, _ in points)
         order = sorted(present, key=lambda key: list(rows).index(key) if key in rows else len(rows))
         values = pd.DataFrame(points, columns=["line", "x", "value"]).astype({"value": float})
-        # not pandas's own mean, which skips NaN
+        # pandas's own mean skips NaN
         ours = values.groupby(["line", "x"])["value"].agg(
             ours=lambda v: float(np.mean(v.to_numpy())), seeds="size", lowest="min", highest="max"
         )
@@ -149,7 +149,7 @@ def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[Plot
 
 
 def points_of(plot: str, run: MonitoredRun, updates: range) -> list[Point]:
-    """Return the points of a run in a plot: key of the line, x and our value."""
+    """Return a run's points in a plot."""
     cell, kind = run.cell, run.cell.rpartition("_")[0]  # {kind}_{depth}l
     depth = int(str(run.run.config.options.get("decoder-layers", 0)))
     chosen = [record for record in run.records if record["update"] in updates]
@@ -176,25 +176,25 @@ def points_of(plot: str, run: MonitoredRun, updates: range) -> list[Point]:
     return [(key, x, value) for key, x, value in points if value is not None]
 
 
-# From records to numbers. A quantity's name and layout are those of monitoring/quantities.md.
+# Numbers from records; monitoring/quantities.md describes the quantities.
 
 
 def layer_norm_input(record: Record, part: str) -> float | None:
-    """Return the mean LayerNorm input after one sublayer, over all layers of both sides."""
+    """Return the norm of the LayerNorm input after one sublayer, averaged over both stacks."""
     quantity = record["values"].get("layer_norm_input", {})
     sides = [quantity.get(side, {}).get(part, []) for side in ("encoder", "decoder")]
     return mean(value for side in sides for value in side)
 
 
 def layer_gradients(measured: Sequence[Record]) -> list[float | None]:
-    """Return the mean gradient norm of each decoder layer over updates, bottom first."""
+    """Return each decoder layer's gradient norm, averaged over updates, the bottom layer first."""
     lists = [record["values"].get("gradient_norm", {}).get("decoder", {}) for record in measured]
     layers = [item["layer"] for item in lists if "layer" in item]
     return [mean(values) for values in zip(*layers, strict=True)]
 
 
 def mean(values: Iterable[Any]) -> float | None:
-    """Return the mean of the values that exist (not finite if one is not), or None."""
+    """Return the mean of the values that are not None, or None if there are none."""
     numbers = [float(value) for value in values if value is not None]
     return sum(numbers) / len(numbers) if numbers else None
 
@@ -216,7 +216,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the runs, print the table, write CSV and image."""
+    """Read the runs, print the tables, and write the CSV file and the image."""
     runs = read_runs(args.runs)
     updates = args.updates or window(UPDATES[args.figure])
     plots = make(args.figure, runs, updates)
@@ -236,14 +236,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def number(value: float, mark: str = "") -> str:
-    """Format with three significant digits."""
+    """Format a value with three significant digits."""
     if math.isnan(value):
         return "-"
     return f"{mark}{value:,.0f}" if abs(value) >= 1000 else f"{mark}{value:.3g}"
 
 
 def to_markdown(plots: Sequence[Plot], setting: str) -> str:
-    """Return a table per plot: a row per line, with the paper's below it, marked ≈."""
+    """Return one table per plot; each line's row is followed by the paper's, marked ≈."""
     parts, notes = [], [f"ours: {setting}"]
     for plot in plots:
         table = paper.table(plot.name)
@@ -260,7 +260,7 @@ def to_markdown(plots: Sequence[Plot], setting: str) -> str:
 
 
 def draw(plots: Sequence[Plot], setting: str) -> Any:
-    """Draw two plots per row."""
+    """Draw all plots, two per row."""
     columns = min(2, len(plots))
     rows = math.ceil(len(plots) / columns)
     width, height = _SIZE
@@ -279,7 +279,7 @@ def draw(plots: Sequence[Plot], setting: str) -> Any:
 
 
 def _draw_plot(axes: Any, plot: Plot) -> None:
-    # a line looks the same in every plot; with fairseq's initialisation it keeps its colour
+    # a line has one look in all plots, and the same colour with fairseq's initialisation
     keys = [*paper.table(plot.name).rows, *(key for key, *_ in plot.lines())]
     order = list(dict.fromkeys(key.replace(STOCK, "") for key in keys))
     for key, name, line in plot.lines():

@@ -1,7 +1,7 @@
-"""`deepnet m2m`: score a multilingual model as M2M-100 and table 3 of the paper do.
+"""`deepnet m2m`: score a multilingual model as in table 3 of the paper, which follows M2M-100.
 
-A test set in tools/evaluation/sets.py is written with the model's language codes, then translated
-and scored as in `deepnet evaluate`. The averages are printed beside the paper's.
+The command writes a test set with the model's language codes, translates and scores it like
+`deepnet evaluate`, and prints the average beside the paper's.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def raw_files(path: Path | None, corpus: str | None) -> Path | None:
-    """Return the path of a set's published files; None for a set that sacreBLEU provides.
+    """Return the path of a test set's published files, or None if sacreBLEU provides the set.
 
-    A spBLEU model that was downloaded with them is used unless FLORES101_SPM names another.
+    A downloaded spBLEU model is used unless FLORES101_SPM names another.
     """
     spm = DOWNLOADS / "flores101" / "sacrebleu_tokenizer_spm.model"
     if spm.is_file() and not os.environ.get("FLORES101_SPM"):

@@ -1,4 +1,4 @@
-"""Tables and figures of the DeepNet paper from paper.yaml, and its law of depth."""
+"""Tables and figures of the DeepNet paper, read from paper.yaml, and the paper's law of depth."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import yaml
 
 REFERENCE: Final = "arXiv 2203.00555"
 GROUPS: Final = {"post": "Post-LN", "none": "no LN", "pre": "Pre-LN"}
-"""Placement of LayerNorm -> the paper's name for such schemes, in the order of its figure 6."""
+"""Placement of LayerNorm -> the paper's name for such schemes, ordered as in its figure 6."""
 Key = str
-"""Key of a row or column in every table: `key(value)`."""
+"""Key of a row or column, as returned by `key`."""
 
 
 def key(value: object) -> Key:
-    """Return a canonical spelling of a value: 0.0005, "5e-4" and 5E-04 all become "5e-4".
+    """Return the canonical spelling of a value: 0.0005, "5e-4" and 5E-04 all become "5e-4".
 
     Integers have no decimal point, numbers below 0.01 have an exponent, and words are unchanged.
     """
@@ -46,12 +46,12 @@ def is_number(key: Key) -> bool:
 
 
 def ordered(keys: Iterable[Key]) -> list[Key]:
-    """Sort, each key once: words in their order, then numbers by size."""
+    """Return each key once: words in their original order, then numbers by size."""
     return sorted(dict.fromkeys(keys), key=lambda key: float(key) if is_number(key) else -math.inf)
 
 
 def group_of(scheme: str) -> str:
-    """Return the group of a residual scheme; empty for unregistered ones."""
+    """Return the group of a residual scheme, or an empty string if it is not registered."""
     from fairseq_deepnet.schemes import SCHEMES  # loads torch
 
     return GROUPS[SCHEMES[scheme].norm.value] if scheme in SCHEMES else ""
@@ -59,13 +59,13 @@ def group_of(scheme: str) -> str:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A published table, or the curves of a figure.
+    """A table from the paper, or the curves of a figure.
 
     Args:
         certainty: "exact" for printed numbers, "digitised" for numbers read off a plot
         metric: description of the numbers
-        names: row -> its name in the paper
-        rows: row -> column -> a number or "diverged"; missing values are left out
+        names: row -> name in the paper
+        rows: row -> column -> number or "diverged"; missing values have no key
     """
 
     title: str
@@ -77,13 +77,13 @@ class PublishedTable:
     rows: dict[Key, dict[Key, float | str]]
 
     def value(self, row: Key, column: Key) -> float | str | None:
-        """Return the paper's number, "diverged", or None."""
+        """Return the paper's number, "diverged", or None if the paper has no value."""
         return self.rows.get(row, {}).get(column)
 
 
 @functools.cache
 def tables() -> dict[str, PublishedTable]:
-    """Return all tables and figures by name: table1, fig6, fig7-lr, ..."""
+    """Return all tables and figures by name, such as table1 and fig7-lr."""
     published, file = {}, Path(__file__).with_name("paper.yaml")
     for name, content in yaml.safe_load(file.read_text(encoding="utf-8")).items():
         columns = tuple(map(key, content.pop("columns")))
@@ -120,7 +120,7 @@ class Law(NamedTuple):
 
 
 def fit(values: Mapping[float, float]) -> Law | None:
-    """Fit the law of depth to depth -> value by least squares; None for fewer than two depths."""
+    """Fit the law of depth by least squares; return None if there are fewer than two depths."""
     points = [(math.log(float(depth)), value) for depth, value in values.items()]
     if len(points) < 2:
         return None

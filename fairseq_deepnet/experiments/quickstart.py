@@ -1,6 +1,7 @@
-"""`deepnet quickstart`: train DeepNorm and its Post-LN twin on the sample corpus side by side.
+"""`deepnet quickstart`: train DeepNorm and its Post-LN twin on the sample corpus.
 
-This is the sweep configs/sweeps/quickstart.yaml, with its scores, losses and some translations.
+The command runs the sweep configs/sweeps/quickstart.yaml, and prints scores, losses and some
+translations.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ WHERE_NEXT: Final = """
 Loss curves: {}
 
 Where to go next:
-  DEPTH=6 bash scripts/quickstart.sh              the same comparison, less deep
+  DEPTH=6 bash scripts/quickstart.sh              the same comparison with shallower models
   bash scripts/train_multi30k.sh                  real text: Multi30k German-English
   bash scripts/sweep.sh compare_methods           every residual scheme, side by side
   SRC=.. TGT=.. TRAIN=.. VALID=.. bash scripts/preprocess.sh      your own text
@@ -45,12 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build the corpus, train and score both models, draw their curves, print the summary."""
+    """Build the corpus, train and score both models, draw their curves and print a summary."""
     from fairseq_deepnet.tools.corpora import preprocess  # loads sentencepiece
     from fairseq_deepnet.tools.plotting import plot
 
     if args.depth < 1:
-        raise ValueError(f"--depth {args.depth}: at least 1 is needed")
+        raise ValueError(f"--depth {args.depth}: the depth must be at least 1")
     words = [f"encoder-layers={args.depth}", f"decoder-layers={args.depth}"]
     name = f"quickstart_{args.depth}l" if args.depth != 18 else "quickstart"
     name += f"_seed{args.seed}" if args.seed != 1 else ""
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         print(sweep.plan_text(f"{definition.title}: {shown(folder)}", cells, folder), end="")
         return 0
-    say(f"the sample corpus, {shown(args.data)}")
+    say(f"building the sample corpus in {shown(args.data)}")
     status = sweep.call(preprocess, ["sample", "--out", str(args.data)])
     if status:
         return status
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         gpus = str(min(2, len(visible)))
     shares = sweep.divide(gpus, 1 if gpus == "1" else 2, visible, all_cores())
     depth = f"{args.depth}L-{args.depth}L"
-    say(f"training {depth}, DeepNorm and Post-LN, for some minutes")
+    say(f"training {depth} models, DeepNorm and Post-LN, for several minutes")
     places = [folder / cell.name for cell in cells]
     length = int(str(cells[0].resolve().options["max-update"]))
     with tqdm(total=length, unit="update", disable=None) as bar:
@@ -96,10 +97,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def summary(deep: Run, twin: Run, depth: str, texts: tuple[list[str], list[str]]) -> str:
-    """Return the summary.
+    """Return scores, losses and some translations as text.
 
     Args:
-        depth: for example 18L-18L
+        depth: depth of the models, such as 18L-18L
         texts: source and reference lines of the test set
     """
     rows = [["", "BLEU", "chrF", "train nll", "valid nll", "updates"]]

@@ -26,15 +26,17 @@ from fairseq_deepnet.tools.plotting.images import CROSS
 
 
 def make(runs: pd.DataFrame) -> list[Table]:
-    """Return all tables for rows of results.csv."""
+    """Return all tables of the sweeps in results.csv."""
     groups = list(runs.groupby("sweep", sort=False))
     if not groups:
-        raise ValueError("none of these runs is a cell of a sweep; `deepnet plot` compares others")
+        raise ValueError(
+            "none of these runs is a cell of a sweep; use `deepnet plot` to compare other runs"
+        )
     return [table for sweep, rows in groups for table in tables.tables_of(str(sweep), rows)]
 
 
 def save(members: Sequence[Table], folder: Path) -> None:
-    """Write report.md, report.csv, and NAME.png for each table with depths."""
+    """Write report.md, report.csv, and NAME.png for each table by depth."""
     texts = [table.markdown() for table in members]
     for table in members:
         if table.by_depth():
@@ -48,13 +50,13 @@ def save(members: Sequence[Table], folder: Path) -> None:
 
 
 def against_depth(table: Table) -> Any:
-    """Draw a measure against depth: a panel per place of LayerNorm, and a line per scheme.
+    """Draw a measure against depth, with a panel per placement of LayerNorm and a line per scheme.
 
-    The paper's lines are dotted. A cross marks a depth at which a run diverged or crashed.
+    The paper's lines are dotted. Crosses mark depths at which a run diverged or crashed.
     """
     from matplotlib.lines import Line2D
 
-    # the paper's schemes that we did not run are left out
+    # omit the paper's schemes that we did not run
     lines = {key: rows for key, rows in table.by_depth().items() if (rows["runs"] != "").any()}
     groups = {g: [n for n in lines if group_of(n) == g] for g in (*GROUPS.values(), "")}
     groups = {group: members for group, members in groups.items() if members}
@@ -66,7 +68,7 @@ def against_depth(table: Table) -> Any:
         handles = []
         for number, line in enumerate(members):
             rows, look = lines[line], images.look_of(number)
-            # a depth that was not run does not interrupt the line, one where all failed does
+            # the line is interrupted at depths where all runs failed, not at depths without runs
             ran = rows[rows["ours"].notna() | rows["status"].isin(BAD)]
             bars = axes.errorbar(
                 *(ran.index, ran["ours"], ran["deviation"].fillna(0)),
@@ -82,7 +84,7 @@ def against_depth(table: Table) -> Any:
                 ends = [ran.index.min(), ran.index.max()]
                 axes.plot(ends, list(map(law.at, ends)), "--", color=look["color"], linewidth=1)
             for depth in rows.index[rows["status"].isin(BAD)]:
-                # at the bad edge: below every BLEU, above every loss
+                # below every BLEU, or above every loss
                 edge, place = float(measure != "bleu"), axes.get_xaxis_transform()
                 style = {"color": look["color"], "clip_on": False, "zorder": 4, **CROSS}
                 axes.plot([depth], [edge], transform=place, **style)
@@ -124,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
         print(frame.to_markdown(index=False, missingval="-", floatfmt=formats), end="\n\n")
         print("\n".join(f"- {note}" for note in notes))
         return 0
-    # settings keep the spelling of the file
+    # keep the spelling of settings
     form: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_values": [""]}
     frames = [pd.read_csv(path, **form) for path in args.folders if path.is_file()]
     folders = [path for path in args.folders if not path.is_file()]

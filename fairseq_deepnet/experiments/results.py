@@ -1,4 +1,4 @@
-"""Run folders as rows of results.csv, which tables and figures read.
+"""Run folders as rows of results.csv, from which tables and figures are built.
 
 A cell of a sweep has two records: cell.json, written when it starts, contains its sweep and places;
 result.json, written when it has ended, contains its status and score. Other runs have neither.
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _TROUBLE: Final = (Kind.NOT_FINITE, Kind.LOSS_SPIKE, Kind.STALLED, Kind.LOSS_SCALE)
-"""Events of the divergence watch that make a run diverged; vanished gradients do not."""
+"""Events of the divergence watch that count as divergence; vanished gradients do not."""
 Points = Sequence[tuple[int, float]]
-"""Updates and losses, in the order of updates."""
+"""Pairs of update and value, in the order of updates."""
 CELL: Final = "cell.json"
 RESULT: Final = "result.json"
 FILE: Final = "results.csv"
 _PARAMETERS: Final = re.compile(r"num\. shared model params: ([\d,]+)")
 OPTIONS: Final = ("lr", "adam-eps", "freeze-norms", "max-update", "warmup-updates", "seed")
-"""Options of a run that its row contains."""
+"""Options that are columns of results.csv."""
 
 
 class Status(StrEnum):
-    """State of a run. The last three are results, which are kept when a sweep restarts."""
+    """State of a run. The last three are results, which a restarted sweep keeps."""
 
     TO_DO = "to do"
     UNFINISHED = "unfinished"
@@ -54,12 +54,12 @@ class Status(StrEnum):
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return a record of a cell, empty if it does not exist; raise ValueError if it is damaged."""
+    """Read a cell's record, empty if the file does not exist; raise ValueError if it is damaged."""
     try:
         content = json.loads(file.read_bytes()) if file.is_file() else {}
         Status(content.get("status", Status.TO_DO))
     except (ValueError, AttributeError) as error:
-        message = f"{shown(file)} is damaged ({error}); remove it to run the cell again"
+        message = f"{shown(file)} is damaged ({error}); remove the file to run the cell again"
         raise ValueError(message) from error
     return dict(content)
 
@@ -69,12 +69,12 @@ class Run:
     """A run folder.
 
     Args:
-        reason: why it is not done, or its score
-        valid_loss, valid_nll: updates and validation losses, with and without label smoothing
-        train_nll: updates and logged training losses
-        speed: updates, and updates per second since the last one
-        unigram: validation loss of a unigram model of the same data
-        cell: record of the sweep's cell; empty for a run outside a sweep
+        reason: the score of a successful run, or why there is none
+        valid_loss, valid_nll: validation losses with and without label smoothing
+        train_nll: logged training losses, without label smoothing
+        speed: updates per second
+        unigram: validation loss of a unigram model on the same data
+        cell: record of the sweep's cell; empty for a run outside of sweeps
     """
 
     folder: Path
@@ -91,23 +91,23 @@ class Run:
 
     @property
     def updates(self) -> int:
-        """Last update in the log."""
+        """Last update in the log, or 0."""
         points = [*self.train_nll[-1:], *self.valid_nll[-1:]]
         return max((update for update, _ in points), default=0)
 
     def why_diverged(self, crashed: bool = False) -> str | None:
-        """Return the reason why the run has diverged, or None. The paper states no rule.
+        """Return the reason why the run has diverged, or None. The paper does not state a rule.
 
-        Losses are without label smoothing, in bits per token. BLEU is not used: a healthy young
-        model scores below 1. The first matching rule decides:
+        Losses are without label smoothing, in bits per token. BLEU is not used, because a healthy
+        model scores below 1 early in training. The first matching rule applies:
 
         1. The last training loss or the last validation loss is not finite.
-        2. The divergence watch reported an event (divergence.jsonl) that had not ended with the
+        2. The divergence watch reported an event (divergence.jsonl) that lasted to the end of the
            run: a gradient that is not finite, a rising loss, a stalled loss, or a collapsed loss
-           scale. A fallback that ended well rescues a run.
+           scale. Events do not count if a fallback rescued the run.
         3. After the warm-up, the last validation loss is not at least LEARNT below that of a
-           unigram model. A model just below that loss but still improving is slow, not stalled. A
-           run that crashed did not have the updates to learn.
+           unigram model. A model just below that loss but still improving is slow, not stalled.
+           The rule does not apply to a run that crashed.
         """
         for name, points in (("training", self.train_nll), ("validation", self.valid_nll)):
             if points and not math.isfinite(points[-1][1]):
@@ -137,7 +137,7 @@ class Run:
         )
 
     def row(self) -> dict[str, Any]:
-        """Return the line of results.csv: a value or None per column."""
+        """Return the run's line of results.csv, with a value or None per column."""
         options, places = self.config.options, self.cell.get("places", [])
         settings = {name: options.get(name) for name in OPTIONS}
         sides = [options.get(f"{side}-layers", "?") for side in ("encoder", "decoder")]
@@ -150,7 +150,7 @@ class Run:
         parameters = _PARAMETERS.search(text)
         speeds = [speed for _, speed in self.speed if speed > 0]
         valid = [loss for _, loss in self.valid_nll]
-        # each training loss is of different sentences
+        # a single training loss is noisy, because each is measured on different sentences
         last_train = [loss for _, loss in self.train_nll if math.isfinite(loss)][-5:]
         return {
             "sweep": self.cell.get("sweep"),
@@ -181,10 +181,10 @@ class Run:
 
 
 def _of_score(score: Score | None, updates: int) -> dict[str, Any]:
-    """Return the columns of a score: its numbers, and how they were obtained.
+    """Return a score's columns: its numbers, and how they were obtained.
 
-    `bleu` is sacreBLEU, averaged over the trained directions of a multilingual model;
-    `bleu_tokenised` is the paper's kind for data of words.
+    `bleu` is sacreBLEU, averaged over the trained directions of a multilingual model.
+    `bleu_tokenised` is BLEU on tokens, which the paper reports if the data are words.
     """
     means = ("x-en", "en-x", "average", "zero-shot")
     metrics = ("bleu", TOKENISED, "chrf")
@@ -205,16 +205,16 @@ def _of_score(score: Score | None, updates: int) -> dict[str, Any]:
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Return the run folders of a path: the folder itself, or those in it.
+    """Return the folder itself if it is a run folder, or else the run folders in it.
 
-    Hidden folders, whose runs were repeated, are skipped.
+    Hidden folders are skipped.
     """
     for paths in ([folder], sorted(folder.glob("[!.]*"))):
         # a cell may have failed before it had a config
         names = ("config.yaml", CELL)
         if runs := [path for path in paths if any((path / name).is_file() for name in names)]:
             return runs
-    raise FileNotFoundError(f"{shown(folder)} is no run folder, and contains none")
+    raise FileNotFoundError(f"{shown(folder)} is not a run folder and contains none")
 
 
 def read_run(folder: Path) -> Run:
@@ -239,7 +239,7 @@ def read_run(folder: Path) -> Run:
 def unigram_level(config: Config) -> float | None:
     """Return the validation loss of a unigram model on a config's data.
 
-    None without the data, or for many directions.
+    Return None if the data are missing or have several directions.
     """
     data = inside_project(str(config.recipe.get("data", "")))
     manifest = data / "corpus.json"
@@ -254,7 +254,7 @@ def unigram_level(config: Config) -> float | None:
 
 
 def table_of(runs: Sequence[Run]) -> pd.DataFrame:
-    """Return a table of runs in the order of their sweeps."""
+    """Return a table with a line per run, in the order of the sweep's cells."""
     import pandas as pd
 
     rows = pd.DataFrame([run.row() for run in runs])

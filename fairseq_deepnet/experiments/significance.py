@@ -1,9 +1,9 @@
-"""Paired significance tests: is a BLEU difference between systems larger than chance?
+"""Paired significance tests of BLEU differences between systems.
 
 sacreBLEU's paired bootstrap resampling (Koehn, 2004) and paired approximate randomisation (Riezler
 and Maxwell, 2005) test whether a difference would hold for other sentences. Runs that differ only
-in their seed are one system, whose score is the mean of the seeds' corpus BLEU. A sentence is drawn
-or swapped with the translations of all seeds at once, because they are not independent.
+in their seed are one system, whose score is their mean corpus BLEU. A sentence is drawn or swapped
+with its translations from all seeds at once, because these are not independent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TESTS: Final = {"bootstrap": "bs", "randomisation": "ar"}
 """Name of a test -> sacreBLEU's name."""
 NOTES: Final = (
     "bleu: mean over seeds, with the sample standard deviation",
-    "p says whether the difference would hold for other sentences translated by the same models, "
+    "p tells whether the difference would hold for other sentences translated by the same models, "
     "not for models trained with other seeds; it is not corrected for several systems",
 )
 
@@ -39,9 +39,9 @@ class ScoredRun(NamedTuple):
     """A run's translations of a test set.
 
     Args:
-        settings: everything that defines the system except the seed.
+        settings: all options and the recipe, without the seed.
         hypotheses: detokenised translations, in corpus order.
-        record: content of the score file.
+        record: the score's JSON record.
     """
 
     folder: Path
@@ -55,7 +55,7 @@ class ScoredRun(NamedTuple):
 class MeanOfSeeds:
     """Metric for sacreBLEU's PairedTest on sentences with one translation per seed.
 
-    For a single seed it equals sacreBLEU's BLEU.
+    With a single seed, it equals sacreBLEU's BLEU.
     """
 
     def __init__(self, bleu: Any) -> None:
@@ -82,17 +82,18 @@ class MeanOfSeeds:
 
 
 def compare(folders: Sequence[Path], score: str) -> tuple[pd.DataFrame, list[str]]:
-    """Test each system against the first, with all seeds that the systems share.
-
-    Returns a row per system, and notes.
+    """Test each system against the first, with the seeds that all systems share.
 
     Args:
         folders: run folders, or folders of runs.
         score: name of the score in each run.
 
+    Returns:
+        A row per system, and notes.
+
     Raises:
-        ValueError: if there are fewer than two systems, a run has no such score, or the scores
-            are not comparable.
+        ValueError: if there are fewer than two systems, a run lacks the score, or the scores are
+            not comparable.
     """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.significance import PairedTest
@@ -108,7 +109,9 @@ def compare(folders: Sequence[Path], score: str) -> tuple[pd.DataFrame, list[str
     for run in runs:
         systems.setdefault(run.settings, {})[run.seed] = run
     if len(systems) < 2:
-        raise ValueError("--significance needs runs of two systems; these differ at most in seed")
+        raise ValueError(
+            "--significance needs two systems, but these runs differ at most in their seed"
+        )
     seeds = sorted(set.intersection(*map(set, systems.values())))
     if not seeds:
         raise ValueError("--significance: the systems have no seed in common")
@@ -126,13 +129,13 @@ def compare(folders: Sequence[Path], score: str) -> tuple[pd.DataFrame, list[str
     frame["deviation"] = [statistics.stdev(s) if len(s) > 1 else None for s in scores]
     frame["difference"] = [None, *(frame["bleu"][1:] - frame["bleu"][0])]
     notes = [*NOTES, f"seeds: {', '.join(seeds)}"]
-    logging.getLogger("sacrebleu").setLevel(logging.WARNING)  # it reports every step
+    logging.getLogger("sacrebleu").setLevel(logging.WARNING)  # it logs every step
     for test, kind in TESTS.items():
         metric: Any = {"BLEU": MeanOfSeeds(bleu)}
         signatures, tested = PairedTest(texts, metric, [first.references], kind, 0)()
         results: list[Any] = tested["BLEU"]
-        # sacreBLEU counts resamples beyond the difference. Equal systems have none, so that it
-        # would call them different.
+        # sacreBLEU counts resamples that exceed the difference. Equal systems have none, and
+        # would get a p near 0.
         p = [r.p_value if s != scores[0] else 1.0 for s, r in zip(scores, results, strict=True)]
         frame[f"p ({test})"] = [None, *p[1:]]
         notes.append(f"{test}: {signatures['BLEU']}")
@@ -143,7 +146,7 @@ def read_scored_run(folder: Path, name: str) -> ScoredRun:
     """Read a run's score with its hypotheses and references.
 
     Raises:
-        ValueError: if there is no such score, or the texts have changed since scoring.
+        ValueError: if the score is missing, or its texts differ in their number of lines.
     """
     score = read_score(folder, f"scores/{name}")
     if score is None or "reference" not in score.facts:
@@ -152,7 +155,9 @@ def read_scored_run(folder: Path, name: str) -> ScoredRun:
     hypotheses = list(read_lines(file))
     references = list(read_lines(inside_project(score.facts["reference"])))
     if len(hypotheses) != len(references):
-        raise ValueError(f"{shown(file)} has other lines than its reference; score it again")
+        raise ValueError(
+            f"{shown(file)} and its reference have different numbers of lines; score the run again"
+        )
     config = configs.recorded_config(folder / "config.yaml")
     options = in_stock_names(config.options)
     seed = str(options.pop("seed", 1))

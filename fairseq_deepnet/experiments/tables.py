@@ -1,7 +1,7 @@
-"""Tables of results: the paper's with our numbers beside them, and those of our own sweeps.
+"""Tables of results: the paper's tables beside our numbers, and tables of our own sweeps.
 
-`TABLES` has a function for each sweep in configs/sweeps/ whose tables are not simply its first
-factor by its second. An entry is the mean over the seeds of one place.
+By default, a sweep's table shows its first factor by its second. `TABLES` contains functions for
+sweeps in configs/sweeps/ with other tables. Each entry is a mean over seeds.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from fairseq_deepnet.tools.tables import listed
 
 MISSING: Final = "-"
 BAD: Final = {Status.FAILED: "crashed", Status.DIVERGED: "diverged"}
-"""Status of an unsuccessful run -> its word in a table."""
+"""Status of an unsuccessful run -> word in the table."""
 _CHOSEN: Final = ["lr", "adam-eps", "freeze-norms", "max-update"]
-"""Options among which `choose_best` chooses in each place."""
+"""Options that `choose_best` selects for each scheme and depth."""
 _PAPERS_LAWS: Final = {"fig6": ("deepnorm", "layers per side"), "fig8": ("average", "layers")}
-"""Published figure -> the line that a law of depth is fitted to, and the unit of its depths."""
+"""Published figure -> line to which the law of depth is fitted, and the unit of depth."""
 MEASURES: Final = {
     "bleu": "BLEU, with the signature below",
     "valid_loss": "last validation loss, label-smoothed, bits per token",
@@ -33,20 +33,20 @@ MEASURES: Final = {
     "train_nll": "mean of the last 5 training losses, nll in bits per token",
     "seconds_per_update": "median of the log",
 }
-"""Column of results.csv that a table can show -> its meaning."""
+"""Measure, a column of results.csv -> its description in a note."""
 
 
 @dataclass
 class Table:
-    """A table as it is shown, and its entries as lines of a CSV.
+    """A table of a sweep, as text and as entries.
 
     Args:
-        grid: the table as text or numbers
-        entries: of each cell of a sweep's table: table, row, column, measure, ours (mean),
-            deviation (sample standard deviation), seeds (successful runs), paper, delta, status
-            (done, or the worst of all seeds), runs
+        grid: the table as text
+        entries: one line per row and column, with table, row, column, measure, ours (mean),
+            deviation (sample standard deviation), seeds (number of successful runs), paper, delta,
+            status (done, or the worst status of all seeds) and runs
         row, column: names of the axes, such as scheme and depth
-        names: row -> name in the paper; empty for a table of our own
+        names: row -> name in the paper; empty for our own tables
         laws: line -> law of depth fitted to our means
     """
 
@@ -61,11 +61,11 @@ class Table:
 
     @property
     def name(self) -> str:
-        """Name of a sweep's table and of its figure."""
+        """Name of the table and of its figure."""
         return str(self.entries["table"].iloc[0])
 
     def by_depth(self) -> dict[Key, pd.DataFrame]:
-        """Return line -> its entries by depth; empty if neither axis is depth."""
+        """Return each line's entries by depth, or an empty dict if neither axis is depth."""
         if "depth" not in (self.row, self.column):
             return {}
         depth, line = ("row", "column") if self.row == "depth" else ("column", "row")
@@ -73,7 +73,7 @@ class Table:
         return {str(key): rows.set_index(depth) for key, rows in numbered.groupby(line, sort=False)}
 
     def markdown(self) -> str:
-        """Return the title, the table and a list of notes."""
+        """Return the title, the table and the notes as Markdown."""
         grid = self.grid.astype(object).where(self.grid.notna(), None)
         text = grid.to_markdown(index=False, missingval=MISSING, disable_numparse=True)
         return (
@@ -81,17 +81,17 @@ class Table:
         )
 
 
-# From rows of results.csv to a table.
+# Tables from rows of results.csv.
 
 
 def finite_values(runs: pd.DataFrame, measure: str) -> pd.Series:
-    """Return the finite values of a measure over the successful runs."""
+    """Return the finite values of a measure in successful runs."""
     values = pd.to_numeric(runs[measure].where(runs["status"] == Status.DONE))
     return values[values.abs() < math.inf]
 
 
 def _entry(runs: pd.DataFrame, measure: str, published: float | str | None) -> dict[str, Any]:
-    """Return an entry: the mean over the successful runs, and how many others there are."""
+    """Return an entry: the mean over successful runs, and the number of other runs."""
     values = finite_values(runs, measure)
     ours, deviation = values.mean(), values.std()
     order = (*BAD, Status.UNFINISHED, Status.DONE)
@@ -123,12 +123,12 @@ def build(
     is_published: bool = False,
     has_law: bool = False,
 ) -> list[Table]:
-    """Build a table of runs; an empty list if no run has a place in it.
+    """Build a list with a table of runs, empty if no run belongs in the table.
 
     Args:
         measure: measure of all entries; empty if the columns are measures
-        title: end of the title, between the sweep's and the measure
-        is_published: if True, show the paper's table of this name beside ours
+        title: text between the sweep's title and the measure
+        is_published: if True, show the numbers of the paper's table with the same name
         has_law: if True, fit the law of depth to each line
     """
     runs = runs.reindex(columns=runs.columns.union([row, column])).dropna(subset=[row, column])
@@ -156,7 +156,7 @@ def build(
     measures = table.entries["measure"].unique()
     table.notes += [f"{name}: {MEASURES[name]}" for name in measures]
     table.notes.append(f"trained: {describe_settings(runs)}")
-    table.notes.append("mean ±sample standard deviation over the seeds that ended well")
+    table.notes.append("mean ±sample standard deviation over successful seeds")
     table.notes += _describe_scores(runs) if "bleu" in measures else []
     if has_law:
         laws = {key: paper.fit(rows["ours"].dropna()) for key, rows in table.by_depth().items()}
@@ -167,7 +167,7 @@ def build(
 
 
 def _describe_laws(table: Table) -> list[str]:
-    """Return the fitted laws of depth, and those of the paper's lines."""
+    """Return notes on the laws of depth fitted to our lines and to the paper's."""
     notes = ["L(d) = A log(d) + B, natural logarithm, least squares over the depths above"]
     notes += [f"ours, {line}: {law}" for line, law in table.laws.items()]
     for name, (line, unit) in _PAPERS_LAWS.items():
@@ -179,7 +179,7 @@ def _describe_laws(table: Table) -> list[str]:
 
 
 def _describe_scores(runs: pd.DataFrame) -> list[str]:
-    """Describe how scores were obtained: signature, text, search, model, data."""
+    """Return notes on how scores were obtained: signature, text, search, model and data."""
     notes = []
     scored = runs.dropna(subset=["scored"]).fillna({"bleu_signature": "", "data": ""})
     for how, here in scored.groupby(["bleu_signature", "scored", "data"], sort=False):
@@ -188,7 +188,7 @@ def _describe_scores(runs: pd.DataFrame) -> list[str]:
 
 
 def describe_settings(runs: pd.DataFrame) -> str:
-    """Summarise the settings of runs, with all values that occur."""
+    """Return the settings of runs as text, with all values that occur."""
     texts = []
     for name in ("shape", "max-update", "tokens", "lr", "warmup-updates", "data", "seed"):
         if values := sorted({paper.key(value) for value in runs[name].dropna()}):
@@ -197,23 +197,23 @@ def describe_settings(runs: pd.DataFrame) -> str:
 
 
 def _list_failures(runs: pd.DataFrame) -> list[str]:
-    """Return a line per run that is not done, with the reason."""
+    """Return a note for each run that is not done, with the reason."""
     bad = runs[runs["status"] != Status.DONE].drop_duplicates("run")
     return [f"{run}: {why or s}" for run, why, s in bad[["run", "reason", "status"]].to_numpy()]
 
 
-# The tables of each sweep.
+# Tables of specific sweeps.
 
 
 def _by_scheme_and_depth(table: str, runs: pd.DataFrame) -> list[Table]:
-    # the paper reports BLEU of tokens where the data are words
+    # the paper reports BLEU on tokens if the data are words
     names = {"bleu": "bleu_tokenised", "bleu_signature": "bleu_tokenised_signature"}
     runs = runs.assign(**{name: runs[own].fillna(runs[name]) for name, own in names.items()})
     return build(table, runs, "scheme", "depth", "bleu", is_published=True)
 
 
 def _fig7(runs: pd.DataFrame) -> list[Table]:
-    """Build tables of validation losses; the last update of a shorter run has its own column."""
+    """Build tables of validation losses, with further columns for the ends of shorter runs."""
     runs, tables = runs.fillna({"valid_losses": ""}), []
     for panel in ("lr", "batch", "width"):
         rows = []
@@ -244,12 +244,12 @@ def _depth(runs: pd.DataFrame) -> list[Table]:
     tables += build("depth-nll", chosen, *axes, "valid_nll")
     for table in tables:
         runs_of = ", ".join(chosen["run"])
-        table.notes.append(f"runs whose options gave the lowest last validation loss: {runs_of}")
-    return tables + by_factors(runs, merge=False)  # panels differ in more than their factors
+        table.notes.append(f"runs with the options of the lowest last validation loss: {runs_of}")
+    return tables + by_factors(runs, merge=False)  # panels also differ in options
 
 
 def choose_best(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return for each scheme and depth the runs with the options that validation prefers."""
+    """Return the runs with the best options by validation loss, for each scheme and depth."""
     chosen = [
         min((group for _, group in place.groupby(_CHOSEN, dropna=False, sort=False)), key=_loss)
         for _, place in runs.groupby(["scheme", "depth"], sort=False)
@@ -258,25 +258,25 @@ def choose_best(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _loss(runs: pd.DataFrame) -> float:
-    """Return the mean last validation loss over seeds; infinite if a run diverged."""
+    """Return the last validation loss, averaged over seeds, or infinity if a run diverged."""
     losses = finite_values(runs, "valid_loss")
     is_sound = len(losses) and not (runs["status"] == Status.DIVERGED).any()
     return float(losses.mean()) if is_sound else math.inf
 
 
 def in_panels(runs: pd.DataFrame, *names: str) -> pd.DataFrame:
-    """Return the runs with a place in one of these panels."""
+    """Return the runs that belong to at least one of these panels."""
     places = runs["panels"].map(lambda text: {place.partition(":")[0] for place in text.split()})
     return runs[places.map(lambda panels: bool(panels & set(names)))]
 
 
 def by_factors(runs: pd.DataFrame, merge: bool = True) -> list[Table]:
-    """Build tables of the first factor by the second, for all values of the others.
+    """Build tables of the first factor by the second, one for each combination of the others.
 
-    A single factor gives a column per measure.
+    If there is only one factor, the columns are measures.
 
     Args:
-        merge: if True, panels with the same factors are one table
+        merge: if True, merge panels with the same factors into one table
     """
     groups: dict[str, list[str]] = {}
     for place in dict.fromkeys(" ".join(runs["panels"]).split()):
@@ -307,10 +307,10 @@ TABLES: Final[dict[str, Callable[[pd.DataFrame], list[Table]]]] = {
     "fig7": _fig7,
     "depth": _depth,
 }
-"""Sweep -> its tables."""
+"""Sweep -> function that builds its tables."""
 
 
 def tables_of(sweep: str, runs: pd.DataFrame) -> list[Table]:
-    """Return the tables of a sweep that have our numbers, and always the first."""
+    """Return a sweep's first table, and the other tables that contain our numbers."""
     tables = TABLES.get(sweep, by_factors)(runs)
     return [t for n, t in enumerate(tables) if n == 0 or t.entries["ours"].notna().any()]

@@ -192,7 +192,7 @@ def test_an_image_is_written(runs: list[Run], tmp_path: Path, show: str) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--out", "x.html", "--show", "lr"], "--show is for images"),
+        (["--out", "x.html", "--show", "lr"], "--show is only for images"),
         (["--out", "x.txt"], "must end in .png"),
     ],
 )

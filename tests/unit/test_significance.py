@@ -106,5 +106,5 @@ def test_scores_that_do_not_match_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no score"):
         compare([run, other], "test.checkpoint_last.beam5.lenpen1")
     write_lines(run / "scores" / f"{NAME}.txt", spoilt(2)[1:])
-    with pytest.raises(ValueError, match="score it again"):
+    with pytest.raises(ValueError, match="score the run again"):
         compare([run], NAME)

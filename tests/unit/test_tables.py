@@ -236,7 +236,7 @@ def test_of_several_options_those_that_end_best_on_validation_are_shown(tmp_path
     rows = rows_of(tmp_path)
     best = [entry(rows, "deepnorm", depth, "depth")[0] for depth in ("6", "18", "50")]
     assert best == ["30", "27", "24"]
-    chosen = "the lowest last validation loss: law_18_1e-3, norms_50_1e-3, law_6_2e-3"
+    chosen = "options of the lowest last validation loss: law_18_1e-3, norms_50_1e-3, law_6_2e-3"
     assert chosen in text_of(tmp_path)
 
 
@@ -338,9 +338,12 @@ def test_bad_input_is_one_line(
     write_config(plain)
     (table1 / "deepnorm_6l" / "result.json").write_text('{"status": "fine"}', encoding="utf-8")
     for folder, message in (
-        (table1 / "none", "is no run folder, and contains none"),
+        (table1 / "none", "is not a run folder and contains none"),
         (plain, "none of these runs is a cell of a sweep"),
-        (table1, "deepnorm_6l/result.json is damaged ('fine' is not a valid Status); remove it"),
+        (
+            table1,
+            "deepnorm_6l/result.json is damaged ('fine' is not a valid Status); remove the file",
+        ),
     ):
         assert cli.main(["report", str(folder)]) == 2
         (line,) = capsys.readouterr().err.splitlines()

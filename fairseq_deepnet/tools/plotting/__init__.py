@@ -1,1 +1,1 @@
-"""Plots of runs: logged and measured values as images and as an HTML page."""
+"""Plots of logged and measured values, as images and as an HTML page."""

@@ -1,6 +1,6 @@
 """Plots of runs as an image: lines of losses and other quantities, or heat maps by layer.
 
-A run has the same colour in all panels; heat maps of a quantity share their colour scale.
+A run has the same colour in all panels. Heat maps of a quantity share a colour scale.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fairseq_deepnet.tools.plotting.runs import (
 )
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000", "#56B4E9")
-"""Palette of Okabe and Ito, which colour-blind readers can distinguish."""
+"""Okabe and Ito's palette, which colour-blind readers can distinguish."""
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "h")
 BROKEN: Final = "#d62728"
 """Colour of values that are not finite."""
@@ -43,20 +43,20 @@ _LOOKS: Final[dict[str, dict[str, Any]]] = {
 
 
 def colour_of(number: int) -> str:
-    """Return the colour of a line by its index among those it is compared with."""
+    """Return the colour of a line by its index."""
     return COLOURS[number % len(COLOURS)]
 
 
 def look_of(number: int) -> dict[str, str]:
-    """Return colour, marker and line style by index; colours repeat with other markers, dashed."""
+    """Return colour, marker and line style by index; repeated colours have dash-dotted lines."""
     again = number // len(COLOURS)
     marker = MARKERS[(number + again) % len(MARKERS)]
     return {"color": colour_of(number), "marker": marker, "linestyle": "-." if again else "-"}
 
 
 def new_figure(size: tuple[float, float]) -> Any:
-    """Return an empty figure of a size in inches."""
-    # fairseq configures the root logger; matplotlib would list every font
+    """Return an empty figure with this width and height in inches."""
+    # fairseq configures the root logger, so matplotlib would log every font
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     from matplotlib.figure import Figure
 
@@ -64,31 +64,32 @@ def new_figure(size: tuple[float, float]) -> Any:
 
 
 def clean(axes: Any) -> None:
-    """Add a light grid, and remove the frame above and on the right."""
+    """Add a light grid, and remove the top and right frame."""
     axes.grid(which="major", alpha=0.35)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def save(figure: Any, file: Path) -> None:
-    """Write an image atomically, in the format of the file's suffix."""
+    """Write an image atomically, in the format that the file's suffix names."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with whole(file) as part:
         figure.savefig(part, dpi=150, format=file.suffix.removeprefix("."))
 
 
 def draw(runs: Sequence[Run], show: str = "loss", head: str = "") -> Any:
-    """Draw lines of a quantity without layers, or heat maps of the representative part of layers.
+    """Draw a quantity as lines, or as heat maps if it is measured by layer.
 
     Args:
         show: one of SHOWN
         head: title
 
-    Raises ValueError if no run has the quantity.
+    Raises:
+        ValueError: if no run has the quantity.
     """
     parts = parts_of(runs, show)
     if not parts:
         remedy = "" if show in LOGGED else "; train with --monitor-interval N"
-        raise ValueError(f"--show {show}: none of these runs has it{remedy}")
+        raise ValueError(f"--show {show}: none of these runs has this quantity{remedy}")
     if parts[0]:
         head = ". ".join(filter(None, (head, f"{label_of(show)}: {parts[0]}")))
         figure = _draw_layers(runs, show, parts[0])
@@ -138,10 +139,10 @@ def _draw_layers(runs: Sequence[Run], show: str, part: str) -> Any:
 
 
 def _draw_map(axes: Any, series: Series, scale: Scale) -> Any:
-    """Draw a heat map, red where a value is not finite; return the image for the colour bar."""
+    """Draw a heat map with red cells for values that are not finite; return its image."""
     from matplotlib.colors import ListedColormap, LogNorm, Normalize
 
-    # a column reaches to the next measured update
+    # a column extends to the next measured update
     updates, values = series.updates, series.values.T
     edges = np.append(updates, updates[-1] + max(1, np.ptp(updates[-2:])))
     layers = np.arange(len(values) + 1) + 0.5
@@ -158,7 +159,7 @@ def _draw_map(axes: Any, series: Series, scale: Scale) -> Any:
 
 
 def _mark_events(axes: Any, run: Run, colour: str) -> None:
-    """Draw a dashed line with a triangle at the start of the first 20 events."""
+    """Mark the starts of the first 20 events by dashed lines with triangles."""
     for update in [event.started for event in run.events if not event.ended][:20]:
         axes.axvline(update, color=colour, linestyle=(0, (4, 3)), linewidth=1, alpha=0.8)
         place = {"transform": axes.get_xaxis_transform(), "clip_on": False, "zorder": 5}

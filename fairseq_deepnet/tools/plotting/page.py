@@ -1,4 +1,4 @@
-"""Plots of runs as a self-contained HTML page: tables, and figures by plotly."""
+"""Plots of runs as a self-contained HTML page with tables and plotly figures."""
 
 from __future__ import annotations
 
@@ -36,11 +36,13 @@ _DASHES: Final = {"solid": "solid", "dashed": "dash", "dotted": "dot", "dots": "
 
 
 def make(runs: Sequence[Run], head: str = "") -> str:
-    """Return the page with the title `head`."""
+    """Return the page, with `head` or the runs' names as its title."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(autoescape=True, loader=loader, trim_blocks=True)
     rows = sum(series.values.shape[1] for run in runs for series in run.series.values())
-    most = max(60, min(300, 1_600_000 // rows))  # updates, so that the page stays small
+    most = max(
+        60, min(300, 1_600_000 // rows)
+    )  # updates per heat map, which limits the size of the page
     figures: dict[str, dict[str, Markup]] = {}
     for show in SHOWN:
         for part in parts_of(runs, show):
@@ -66,7 +68,7 @@ def make(runs: Sequence[Run], head: str = "") -> str:
 
 
 def _lines(runs: Sequence[Run], show: str) -> Figure:
-    """Draw a logged column or a quantity without layers over updates."""
+    """Draw lines of a logged column or of a quantity without layers."""
     lines = lines_of(runs, show)
     is_log = show in QUANTITIES and scale_of(line.y for line in lines).is_log
     figure = Figure()
@@ -117,7 +119,7 @@ def _layers(runs: Sequence[Run], show: str, part: str, most: int) -> Figure:
 
 
 def thin(series: Series, most: int, events: Sequence[Event]) -> Series:
-    """Select about `most` updates: evenly spaced ones, and those near the first 20 events."""
+    """Select about `most` evenly spaced updates, and the updates near the first 20 events."""
     count = len(series.updates)
     even = np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)
     starts = np.searchsorted(series.updates, [event.started for event in events[:20]])
@@ -127,7 +129,7 @@ def thin(series: Series, most: int, events: Sequence[Event]) -> Series:
 
 
 def _maps(series: Series, scale: Scale) -> list[dict[str, Any]]:
-    """Return a heat map on the colour axis, and red cells for numbers that are not finite."""
+    """Return a heat map, and a second one with red cells for values that are not finite."""
     values = finite(series.values)
     if scale.is_log:
         values = np.log10(np.where(values <= 0, scale.low, values))
@@ -150,7 +152,7 @@ def _maps(series: Series, scale: Scale) -> list[dict[str, Any]]:
 
 
 def _mark_events(figure: Figure, run: Run, number: int, **panels: Any) -> None:
-    """Draw dashed lines at the start of the first 20 events, with named triangles."""
+    """Mark the starts of the first 20 events by dashed lines with labelled triangles."""
     colour = colour_of(number)
     line = {"color": colour, "dash": "dash", "width": 1}
     look = {"text": "▼", "font": {"color": colour}, "xanchor": "center", "yanchor": "top"}

@@ -11,7 +11,7 @@ from fairseq_deepnet.tools.plotting.runs import SHOWN, read_runs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `deepnet plot`."""
+    """Declare the arguments of `deepnet plot`."""
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="run folder")
     out = "image (.png, .pdf, .svg), or a page with all plots (.html)"
@@ -22,16 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the runs and draw."""
+    """Read the runs, and write an image or a page."""
     kind = args.out.suffix
     if kind not in (".png", ".pdf", ".svg", ".html"):
         raise ValueError(f"--out {args.out}: the name must end in .png, .pdf, .svg or .html")
     if kind == ".html" and args.show:
-        raise ValueError("--show is for images: a page contains everything")
+        raise ValueError("--show is only for images; a page contains every quantity")
     runs = read_runs(args.runs)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     if kind == ".html":
-        from fairseq_deepnet.tools.plotting.page import make  # plotly takes half a second to load
+        from fairseq_deepnet.tools.plotting.page import make  # loading plotly takes half a second
 
         write_text(args.out, make(runs, args.title))
     else:

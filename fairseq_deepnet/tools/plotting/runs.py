@@ -1,6 +1,6 @@
-"""Content of run folders for plots, log, measurements and events; and its lines and scales.
+"""Contents of run folders for plots: logs, measurements and events, with lines and scales.
 
-Shapes: U = logged or monitored updates, L = layers of a stack, counted from its input.
+Shapes: U = logged or monitored updates, L = layers of a stack, from the input.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairseq_deepnet.divergence.events import Event
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.records import QUANTITIES
 
-# fairseq's logger name stands between bars before the JSON: "... | INFO | train_inner | {...}".
+# fairseq logs progress as "... | INFO | train_inner | {...}", with the logger's name before JSON
 _PROGRESS = re.compile(r"\| (train_inner|valid) \| (\{.*\})$", re.MULTILINE)
 LOG: Final = "train.log"
 LOGGED: Final = {
@@ -31,25 +31,25 @@ LOGGED: Final = {
     "lr": "learning rate",
     "gnorm": "gradient norm, before clipping",
 }
-"""Columns of train.log -> axis labels; monitor.jsonl replaces a missing log."""
+"""Column of train.log -> axis label; monitor.jsonl replaces a missing log."""
 SIDES: Final = ("encoder", "decoder")
 SHOWN: Final = (*LOGGED, *QUANTITIES)
 BOUNDED: Final = {"update_bound": "model_update"}
-"""A theoretical bound -> the quantity that it bounds, which is drawn with it."""
+"""Theoretical bound -> bounded quantity, which is drawn in the same plot."""
 _LOOKS: Final = {"valid": "dots", "encoder": "dashed"}
-"""Looks of lines by the side of their key; others are solid."""
+"""Side of a line's key -> look; other lines are solid."""
 _COVERED: Final = (1.0, 99.0)
-"""Percentiles at the ends of a colour scale: one exploding update would hide all others."""
+"""Percentiles at the ends of a colour scale, so that outliers do not hide other values."""
 Points = list[tuple[int, float]]
-"""Updates and values, in the order of updates."""
+"""Pairs of update and value, in the order of updates."""
 
 
 def read_metrics(run: Path, metrics: Sequence[str]) -> dict[tuple[str, str], Points]:
-    """Read metrics of a run folder in one pass: the points of each (metric, "train" or "valid").
+    """Read metrics from a run's log; return the points of each (metric, "train" or "valid").
 
-    If a resumed run logged an update twice, the later line counts. If the run went back to an
-    earlier update, later points are dropped. Losses that are not finite are kept, as they show
-    where a run broke. Without a log, there are no points.
+    If a resumed run logged an update twice, the later line counts. If the run returned to an
+    earlier update, the points after this update are dropped. Losses that are not finite remain,
+    because they show where a run failed. Without a log, there are no points.
     """
     points: dict[tuple[str, str], dict[int, float]]
     points = {(metric, kind): {} for metric in metrics for kind in ("train", "valid")}
@@ -60,7 +60,7 @@ def read_metrics(run: Path, metrics: Sequence[str]) -> dict[tuple[str, str], Poi
         try:
             record = json.loads(match[2])
         except json.JSONDecodeError:
-            continue  # the line that a killed run was writing
+            continue  # incomplete, because the run was killed
         update = int(float(record[f"{prefix}num_updates"]))
         if update < latest:
             for key, values in points.items():
@@ -76,7 +76,7 @@ class Key(NamedTuple):
     """Key of a series: a column of the log or a monitored quantity.
 
     Args:
-        side: side of the model; train or valid for columns of the log; else empty
+        side: encoder or decoder, or train or valid for columns of the log; empty otherwise
         part: part of a layer; empty for quantities without layers
     """
 
@@ -100,7 +100,7 @@ class Series(NamedTuple):
 
 @dataclass
 class Run:
-    """Content of a run folder, with a name that differs from those of the other runs."""
+    """Contents of a run folder, with a unique name."""
 
     name: str
     folder: Path
@@ -109,10 +109,7 @@ class Run:
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read run folders, named by their last parts, or by longer paths if these are equal.
-
-    Raises ValueError for the first folder without a number.
-    """
+    """Read run folders; runs are named by their folders, or by longer paths if these are equal."""
     folders = list(dict.fromkeys(records.run_folder(path).resolve() for path in paths))
     common = os.path.commonpath([folder.parent for folder in folders])
     has_equal_names = len({folder.name for folder in folders}) < len(folders)
@@ -120,7 +117,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def read_run(folder: Path, name: str) -> Run:
-    """Read a run folder; raise ValueError for one without any number."""
+    """Read a run folder; raise ValueError if it contains no values."""
     rows: dict[Key, dict[int, NDArray[np.float64]]] = {}
     measurements = folder / records.NAME
     for record in records.read(measurements) if measurements.is_file() else ():
@@ -132,8 +129,8 @@ def read_run(folder: Path, name: str) -> Run:
             rows[Key(metric, kind)] = {update: _row([value]) for update, value in points}
     if not rows:
         raise ValueError(
-            f"{folder}: no progress lines in {LOG} (--log-format json) and no {records.NAME}; give"
-            " run folders of scripts/train.sh"
+            f"{folder}: no progress lines in {LOG} (--log-format json) and no {records.NAME};"
+            " choose a run folder of scripts/train.sh"
         )
     series = {}
     for key, by_update in rows.items():
@@ -145,7 +142,7 @@ def read_run(folder: Path, name: str) -> Run:
 
 
 def _rows(values: Any, *key: str) -> Iterator[tuple[Key, NDArray[np.float64]]]:
-    """Yield the numbers [L] of a record, by the names that lead to them."""
+    """Yield a record's values, each of shape [L], with their keys."""
     if isinstance(values, dict):
         for name, inner in values.items():
             yield from _rows(inner, *key, name)
@@ -160,16 +157,16 @@ def _row(values: Sequence[float | None]) -> NDArray[np.float64]:
 
 
 def label_of(show: str) -> str:
-    """Return the axis label of a quantity: name and unit."""
+    """Return a quantity's axis label, with its unit."""
     if show in LOGGED:
         return LOGGED[show]
     return f"{show.replace('_', ' ')} ({QUANTITIES[show].unit})".replace(" (none)", "")
 
 
 def parts_of(runs: Sequence[Run], show: str) -> list[str]:
-    """Return the measured parts of layers; the first one represents the others.
+    """Return the measured parts of layers, beginning with the part that an image shows.
 
-    For quantities without layers, the only part is "". Without any measurement, there are no parts.
+    The only part of a quantity without layers is "". The list is empty if nothing was measured.
     """
     parts = {key.part for run in runs for key in run.series if key.quantity == show}
     first = [part for part in ("layer", "ffn", "self_attn") if part in parts]
@@ -194,7 +191,7 @@ class Line(NamedTuple):
 
 
 def lines_of(runs: Sequence[Run], show: str) -> list[Line]:
-    """Return all lines over updates of a logged column or of a quantity without layers."""
+    """Return all lines of a logged column or of a quantity without layers."""
     lines = []
     for number, run in enumerate(runs):
         looks = {key: _LOOKS.get(key.side, "solid") for key in run.series if key.quantity == show}
@@ -211,12 +208,12 @@ def lines_of(runs: Sequence[Run], show: str) -> list[Line]:
 
 
 def finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Replace numbers that are not finite by nan, which leaves a gap in a figure."""
+    """Replace infinite values by nan, which leaves a gap in a figure."""
     return np.where(np.isfinite(values), values, np.nan)
 
 
 class Scale(NamedTuple):
-    """Range of a colour scale or an axis; positive if it is logarithmic."""
+    """Range of a colour scale or an axis, which is positive if the scale is logarithmic."""
 
     low: float
     high: float
@@ -224,7 +221,7 @@ class Scale(NamedTuple):
 
 
 def scale_of(arrays: Iterable[NDArray[np.float64]]) -> Scale:
-    """Return a common scale for several panels; logarithmic if the values span a decade."""
+    """Return a common scale for several panels, logarithmic if the values span a decade."""
     values = np.concatenate([np.empty(0), *(array.ravel() for array in arrays)])
     values = values[np.isfinite(values)]
     if not len(values):
