@@ -112,7 +112,7 @@ def stamp_of(path: Path) -> Stamp:
 
 
 def is_verified(path: Path | str) -> bool:
-    """Return True if `load_checkpoint` has verified all checksums of the file as it is now."""
+    """Return True if `load_checkpoint` has verified all checksums of the file's current version."""
     stamp, entire, _ = _READ.get(Path(path), (None, False, {}))
     return entire and stamp == stamp_of(Path(path))
 

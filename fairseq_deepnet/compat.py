@@ -114,7 +114,7 @@ def training_program() -> types.ModuleType | None:
 
 
 def require_fairseq() -> None:
-    """Raise ImportError, with the command that installs the right release, for another fairseq.
+    """Raise ImportError, with the command to run, unless the right fairseq is installed.
 
     At inference, the fast path of fairseq 0.12.2 bypasses a layer's residual connection and thus
     alpha. That release also cannot be imported on Python 3.11. The repaired release has another
@@ -131,8 +131,8 @@ def parse_options() -> None:
     """Repair two faults of fairseq's parser.
 
     The parser converts --bf16 to --tpu and then fails without torch_xla. The default of
-    --total-num-update is "null" instead of --max-update, which polynomial_decay cannot use. fairseq
-    imports a user-dir before it parses, so the repair is in time.
+    --total-num-update is "null", which polynomial_decay cannot use, instead of --max-update.
+    fairseq imports a user-dir before it parses, so the repair is in time.
     """
 
     @wrap(fairseq.options, "parse_args_and_arch")
@@ -312,7 +312,7 @@ def evaluate(value: object, *namespaces: object) -> Any:
 
 
 def evaluate_only_literals() -> None:
-    """Replace `eval` in fairseq, which calls it on options of models, optimisers and data sets.
+    """Replace fairseq's `eval`, which receives options of models, optimisers and data sets.
 
     These options come from checkpoints, configs and data folders. torch's weights-only loading
     accepts them, because they are plain strings.

@@ -15,7 +15,7 @@ from fairseq.tasks import FairseqTask
 from .errors import ConfigurationError
 
 RECORD = "dictionary_record"
-"""Name of the model argument that holds the SHA-256 of each side's words, in order."""
+"""Name of the model argument that contains the SHA-256 of each side's words, in order."""
 
 
 def digest_of_words(symbols: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
     {"why": "preempted", "update": 1200}
     {"why": "diverged", "update": 31, "layers": {"decoder": [1, 13, 18]}, "started": 29, ...}
 
-Rank 0 writes ended.json before it exits, because torchrun and srun do not pass on its exit status.
+Rank 0 writes ended.json before it exits, because torchrun and srun hide its exit status.
 The supervisor needs this module, so it imports neither torch nor fairseq.
 """
 

@@ -20,7 +20,7 @@ class ConfigurationError(ValueError):
 
 
 def did_you_mean(names: str, valid: Iterable[str]) -> str:
-    """Return the end of an error message that suggests valid names for wrong ones, or ""."""
+    """Return a suggestion of valid names, for the end of an error message, or ""."""
     valid = list(valid)
     near = (difflib.get_close_matches(name, valid, n=1, cutoff=0.75) for name in names.split())
     matches = [match for matches in near for match in matches]
@@ -45,7 +45,7 @@ _OF_A_FILE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirecto
 
 
 def in_one_line(error: BaseException) -> str | None:
-    """Return the message of an error that the user can fix; None if a traceback is needed.
+    """Return the message of an error that the user can fix, or None if a traceback is needed.
 
     Errors of the operating system qualify if they name a file or report a full disk. The message of
     other errors, such as a reset connection, is useless without a traceback.

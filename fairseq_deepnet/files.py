@@ -23,19 +23,19 @@ RESOURCES: Final = PACKAGE.parent if _IS_CLONE else PACKAGE
 
 
 def shown(path: Path) -> str:
-    """Return a path relative to the project if it is inside, and an absolute path otherwise."""
+    """Return paths inside the project as relative and all other paths as absolute."""
     resolved = path.resolve()
     return str(resolved.relative_to(ROOT)) if resolved.is_relative_to(ROOT) else str(resolved)
 
 
 def inside_project(path: Path | str) -> Path:
-    """Return an absolute or existing path unchanged, and any other relative to the project."""
+    """Return an absolute or existing path unchanged, and other paths below the project."""
     path = Path(path)
     return path if path.is_absolute() or path.exists() else ROOT / path
 
 
 def say(text: str) -> None:
-    """Print a line on standard error; standard output is for results."""
+    """Print a line to standard error, because standard output is for results."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -100,7 +100,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def put_in_place(part: Path, path: Path) -> None:
-    """Rename a complete file to its final name, replacing a previous one atomically.
+    """Rename a complete file to its final name, atomically replacing any previous file.
 
     The bytes are flushed to disk before the rename, so a power cut leaves either the old or the new
     file. Processes that have opened or mapped the old file still read the old bytes.

@@ -75,7 +75,7 @@ def evaluate(text: str, name: str | None = None) -> Any:
 
 
 def check_name(name: str, source: str) -> None:
-    """Raise ConfigurationError for an option that no file may set, or if its name is not a word.
+    """Raise ConfigurationError if no file may set this option or if its name is not one word.
 
     fairseq would split a name such as "user-dir=FOLDER" into an option and its value.
     """
@@ -98,7 +98,7 @@ def _items(value: Any) -> int:
 
 
 class _Calculated(ast.NodeTransformer):
-    """Replaces joined and repeated lists and arithmetic expressions with their values."""
+    """Transformer that replaces joined lists, repeated lists and arithmetic by their values."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.Constant:
         a, b = (ast.literal_eval(self.visit(side)) for side in (node.left, node.right))

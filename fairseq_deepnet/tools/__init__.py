@@ -1,1 +1,1 @@
-"""What `deepnet` does for a user; torch and fairseq are imported where they are needed."""
+"""Subcommands of `deepnet`, which import torch and fairseq only when needed."""

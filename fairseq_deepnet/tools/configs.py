@@ -1,7 +1,7 @@
 """Training configs: flat YAML files of fairseq-train options that build on one another.
 
 A key is a long option of fairseq-train without its dashes (`max-tokens: 4096`). `defaults: [base]`
-reads other files of the same folder first; later values take precedence. null removes an option.
+first reads other files in the same folder; later values take precedence. null removes an option.
 `recipe:` contains entries that are not options of fairseq (data folder, global batch).
 
 A config or sweep may come from a stranger. It therefore cannot set options that name code, an
@@ -75,7 +75,7 @@ def read_yaml(path: Path, what: str = "config", of: str = "option: value") -> di
     """Return the mapping in a YAML file.
 
     Raises:
-        ValueError: if the file is not a valid `what`, which is a mapping `of`.
+        ValueError: with the kind of file (`what`) and the form of its entries (`of`).
     """
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
@@ -101,7 +101,7 @@ def _plain(key: object, value: object, source: str) -> Value:
 
 
 def override(config: Config, content: Mapping[str, Any], source: str) -> None:
-    """Override a config's options and recipe by `content`, whose null removes an option.
+    """Override a config's options and recipe by `content`, in which null removes an option.
 
     `source` names the file or command line in error messages. `defaults` in `content` is ignored.
     """

@@ -1,4 +1,4 @@
-"""Number of cores, and number and memory of GPUs of this machine."""
+"""Cores, GPUs and memory of this machine."""
 
 from __future__ import annotations
 

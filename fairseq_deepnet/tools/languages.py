@@ -17,7 +17,7 @@ FILE: Final = Path(__file__).with_name("languages.yaml")
 
 @dataclass(frozen=True)
 class Language:
-    """Facts about a language; None if a corpus or library lacks the language."""
+    """Facts about a language, which are None if a corpus or library lacks the language."""
 
     code: str  # this project's code, equal to OPUS-100's code if there is one
     name: str  # in English

@@ -11,7 +11,7 @@ Rows = list[list[str]]
 
 
 def text(rows: Rows, left: int = 1, form: str = "simple") -> str:
-    """Format a table for a terminal; the first `left` columns are words, the others numbers."""
+    """Format a table for a terminal, with the first `left` columns aligned left."""
     sides = ["left" if column < left else "right" for column in range(len(rows[0]))]
     return tabulate(rows[1:], rows[0], form, colalign=sides, disable_numparse=True)
 

@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train; return the exit status."""
+    """Train a model, and return the exit status."""
     if args.run is None:
         args.run = RUNS / Path(args.config).name.removesuffix(".yaml")
     if args.dry_run:
@@ -210,7 +210,7 @@ class Child:
 
     def _judge(self, status: int) -> int:
         """Return the exit status of the run, and log its reason."""
-        last = ended.read(self.run)  # torchrun and srun return no status of their own
+        last = ended.read(self.run)  # torchrun and srun hide the exit status
         why = last.get("why")
         if status == 0 or (self.signal is not None and _DONE in self.tail()):
             return 0
@@ -220,7 +220,7 @@ class Child:
         is_saved = why == Why.PREEMPTED or status == ended.PREEMPTED
         if self.signal is None and not is_saved and why != Why.UNSAVED:
             if ERROR in f"\n{self.tail()}":
-                status = 2  # torchrun does not return it
+                status = 2  # torchrun hides this status
             status = 128 - status if status < 0 else status
             say(f"{self.launcher} ended with status {status}; see the end of {self.log}")
             return status
