@@ -193,11 +193,11 @@ def _gathered(model: Model, training: Training, parameters: Parameters) -> int:
 
 
 class Walk:
-    """Bytes during the forward and backward pass of one micro-batch.
+    """Memory use during the forward and backward pass of one micro-batch.
 
     Attributes:
-        full, segment, stacks: stored by a plain layer, a checkpointed segment, all layers of a side
-        stored: stored for backward at the end of the forward pass
+        full, segment, stacks: bytes stored by a plain layer, a checkpointed segment, and a stack
+        stored: bytes stored for backward at the end of the forward pass
         carried: gradients of earlier micro-batches
         loss: maximum size of the loss's temporary tensors
     """

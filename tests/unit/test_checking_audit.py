@@ -10,7 +10,7 @@ from torch import nn
 
 from fairseq_deepnet.tools.checking import check
 from fairseq_deepnet.tools.checking.findings import Findings
-from fairseq_deepnet.tools.checking.layouts import STYLES
+from fairseq_deepnet.tools.checking.layouts import LAYOUTS
 from tests.support.checks import facts, kinds, sentences
 from tests.support.public_like import (
     DEPTH,
@@ -80,7 +80,7 @@ def test_pre_ln_differs_from_post_ln_under_any_name_of_the_norms() -> None:
 def test_a_mapping_defines_other_names() -> None:
     with pytest.raises(ValueError, match=r"Linear has no list of layers .* layers="):
         check(nn.Linear(2, 2), torch.randn(1, 2))
-    layout = {name: dict(parts) for name, parts in STYLES["llama"].items()}
+    layout = {name: dict(parts) for name, parts in LAYOUTS["LLaMA"].items()}
     assert fine(check(correct(), LLAMA, layers=layout))
     layout["ffn"]["fc2"] = "mlp.nothing"
     with pytest.raises(ValueError, match="LlamaLike has no list of layers"):
@@ -92,7 +92,7 @@ def test_torchs_transformer_is_measured_on_both_sides(first: bool) -> None:
     torch.manual_seed(2)
     model = nn.Transformer(WIDTH, 4, 3, 2, 96, batch_first=True, norm_first=first)
     batch = (torch.randn(4, 11, WIDTH), torch.randn(4, 9, WIDTH))
-    findings = check(model, batch, claims="pre-ln" if first else "post-ln", layers="torch")
+    findings = check(model, batch, claims="pre-ln" if first else "post-ln")
     assert [len(side.facts) for side in findings.sides] == [6, 7]
     place = "before the branch" if first else "after the sum"
     assert {facts(side)["LayerNorm"] for side in findings.sides} == {place}

@@ -25,24 +25,23 @@ T5 |= {"num_heads": 4, "feed_forward_proj": "gated-gelu"}
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "scheme", "style"),
+    ("name", "options", "scheme"),
     [
-        ("LlamaForCausalLM", LLAMA, "pre-ln", "llama"),
-        ("T5ForConditionalGeneration", T5, "pre-ln", "t5"),
-        ("MarianMTModel", BART, "post-ln", "marian"),
-        ("BartForConditionalGeneration", BART, "post-ln", "bart"),
+        ("LlamaForCausalLM", LLAMA, "pre-ln"),
+        ("T5ForConditionalGeneration", T5, "pre-ln"),
+        ("BartForConditionalGeneration", BART, "post-ln"),
     ],
 )
 def test_layer_norms_position_and_the_residuals_factor_are_measured(
-    name: str, options: Any, scheme: str, style: str
+    name: str, options: Any, scheme: str
 ) -> None:
     torch.manual_seed(3)
     kind = getattr(transformers, name)
     model = kind(kind.config_class(vocab_size=90, **options))
     batch = {"input_ids": TOKENS}
-    if style != "llama":
+    if options is not LLAMA:
         batch["decoder_input_ids"] = TOKENS[:, :9]
-    findings = check(model, batch, claims=scheme, layers=style)
+    findings = check(model, batch, claims=scheme)
     assert kinds(findings) == {"weights"}, sentences(findings)  # not Xavier's
     for part in model.modules():
         if isinstance(part, nn.ModuleList):
@@ -50,4 +49,4 @@ def test_layer_norms_position_and_the_residuals_factor_are_measured(
     assert check(model, batch, claims=scheme).is_fine
     findings = check(model, batch, claims="deepnorm")
     assert kinds(findings) == {"weights", "residual"}
-    assert len(findings.sides) == (1 if style == "llama" else 2)
+    assert len(findings.sides) == (1 if options is LLAMA else 2)

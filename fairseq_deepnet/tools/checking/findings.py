@@ -16,10 +16,10 @@ WEIGHT_COLUMNS: Final = (
     *("parameters", "expected std", "measured std", "expected gain", "measured gain", "ratio", ""),
 )
 LEGEND: Final = """\
-std: standard deviation around 0. Expected is the scheme's initialisation, usually with biases of 0,
-or fairseq's for "stock initialisation".
+std: standard deviation around 0. The expected values are those of the scheme's initialisation, with
+biases of 0, or those of fairseq's for "stock initialisation".
 gain: std / Xavier's std, which is sqrt(2 / (fan_in + fan_out)).
-ratio: measured std / expected std of all layers."""
+ratio: measured std / expected std, pooled over layers."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Search for the layers of any torch module by the names of their linear maps.
 
-LayerNorms need no names: their position follows from their inputs and outputs.
+LayerNorms need no names, because `measure` finds their position from inputs and outputs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairseq_deepnet.schemes import Role, Side, Sublayer
 
 Names = str | Sequence[str]
 Layout = Mapping[str, Mapping[str, Names]]
-"""Sublayer (self_attn, encoder_attn, ffn) -> part -> its path in a layer.
+"""Mapping from sublayer (self_attn, encoder_attn, ffn) to part to the part's path in a layer.
 
 Parts are the linear maps q_proj, k_proj, v_proj and out_proj, or fc1 and fc2. The part `branch` is
 the module that receives the branch's input and returns its output; its default is fc1 and fc2. A
@@ -46,15 +46,13 @@ _QKV: Final = ("q_proj", "k_proj", "v_proj")
 _BLOCKS: Final = ("in_proj:0/3", "in_proj:1/3", "in_proj:2/3")
 _T5_FFN: Final = ("layer.1.DenseReluDense", "layer.2.DenseReluDense")
 
-_FAIRSEQ: Final[Layout] = {
-    "self_attn": _attention("self_attn", "out_proj", *_QKV),
-    "encoder_attn": _attention("encoder_attn", "out_proj", *_QKV),
-    "ffn": {"fc1": ("fc1", "ffn.fc1"), "fc2": ("fc2", "ffn.fc2")},
-}
-
-STYLES: Final[Mapping[str, Layout]] = {
-    **dict.fromkeys(("fairseq", "torchscale", "bart", "marian"), _FAIRSEQ),
-    "llama": {
+LAYOUTS: Final[Mapping[str, Layout]] = {
+    "fairseq": {  # also torchscale, BART, Marian, M2M-100 and FSMT
+        "self_attn": _attention("self_attn", "out_proj", *_QKV),
+        "encoder_attn": _attention("encoder_attn", "out_proj", *_QKV),
+        "ffn": {"fc1": ("fc1", "ffn.fc1"), "fc2": ("fc2", "ffn.fc2")},
+    },
+    "LLaMA": {  # also Mistral, Qwen and Gemma
         "self_attn": _attention("self_attn", "o_proj", *_QKV),
         "ffn": {
             "branch": "mlp",
@@ -62,7 +60,7 @@ STYLES: Final[Mapping[str, Layout]] = {
             "fc2": "mlp.down_proj",
         },
     },
-    "t5": {
+    "T5": {
         "self_attn": _attention("layer.0.SelfAttention", "o", "q", "k", "v"),
         "encoder_attn": _attention("layer.1.EncDecAttention", "o", "q", "k", "v"),
         "ffn": {
@@ -71,35 +69,25 @@ STYLES: Final[Mapping[str, Layout]] = {
             "fc2": [f"{home}.wo" for home in _T5_FFN],
         },
     },
-    "torch": {
+    "torch.nn.Transformer": {
         "self_attn": _attention("self_attn", "out_proj", *_BLOCKS),
         "encoder_attn": _attention("multihead_attn", "out_proj", *_BLOCKS),
         "ffn": {"fc1": "linear1", "fc2": "linear2"},
     },
 }
-"""Hugging Face's M2M-100 and FSMT use fairseq's names; Mistral, Qwen and Gemma use LLaMA's. "torch"
-is torch.nn.Transformer."""
 
 
-def find_layers(model: nn.Module, layers: str | Layout | None = None) -> list[Stack]:
+def find_layers(model: nn.Module, layout: Layout | None = None) -> list[Stack]:
     """Return a model's stacks, encoder first.
 
     Raises:
-        ValueError: for an unknown style, if no layers match, or if a side has several stacks.
+        ValueError: if no layers have this layout or one of LAYOUTS, or a side has several stacks.
     """
-    layouts: Sequence[Layout] = list(STYLES.values())
-    if isinstance(layers, str):
-        if layers not in STYLES:
-            styles = ", ".join(STYLES)
-            raise ValueError(f"layers={layers!r} is no style; choose from {styles}, or a mapping")
-        layouts = [STYLES[layers]]
-    elif layers is not None:
-        layouts = [layers]
     lists = {n: m for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m)}
-    for layout in layouts:
+    for each in LAYOUTS.values() if layout is None else [layout]:
         stacks = []
         for name, module in lists.items():
-            branches = [find_branches(layer, layout) for layer in module]
+            branches = [find_branches(layer, each) for layer in module]
             if all(branches):
                 crossed = any(b.sublayer is Sublayer.ENCODER_ATTN for b in branches[0])
                 is_encoder = "encoder" in name.split(".") and not crossed
@@ -114,9 +102,9 @@ def find_layers(model: nn.Module, layers: str | Layout | None = None) -> list[St
             raise ValueError(f"more than one stack of a side: {names}; check each separately")
         if stacks:
             return sorted(stacks, key=lambda stack: list(Side).index(stack.side))
-    names = ", ".join(STYLES) if layers is None else "this style or mapping"
     raise ValueError(
-        f"{type(model).__name__} has no list of layers with the names of {names}; specify them:"
+        f"{type(model).__name__} has no list of layers with the names of"
+        f" {', '.join(LAYOUTS) if layout is None else 'this mapping'}; specify them:"
         " layers={'self_attn': {'branch': ..., 'q_proj': ...}, 'ffn': {'fc1': ..., 'fc2': ...}}"
     )
 

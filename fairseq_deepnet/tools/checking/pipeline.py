@@ -287,7 +287,7 @@ def check(
     model: nn.Module,
     batch: Any,
     claims: str = "deepnorm",
-    layers: str | Layout | None = None,
+    layers: Layout | None = None,
     trained: bool = False,
 ) -> Findings:
     """Measure any model and compare it with a scheme, without changing the model.
@@ -299,14 +299,14 @@ def check(
         model: a Transformer with separate linear maps, or combined maps of equal blocks of rows.
         batch: arguments of the model's forward, without padding: a mapping, a tuple, or one tensor.
         claims: name of a residual scheme.
-        layers: name of a style, or a `Layout`; None tries all styles.
+        layers: names of the linear maps; by default, those of `LAYOUTS` are tried.
         trained: True for weights that are no longer initial, which are not judged.
 
     Returns:
         the findings, with `is_fine` and `faults`. Printing the findings shows the report.
 
     Raises:
-        ValueError: for an unknown claim or style, and if there are no layers.
+        ValueError: for an unknown claim, or if the layers are not recognised.
     """
     model = copy.deepcopy(model).double().eval()
     batch = tree_map(

@@ -38,7 +38,7 @@ from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.training import launch
 
 SMALLEST_MICRO_BATCH: Final = 512
-"""Tokens of the smallest micro-batch to try, which must hold a long sentence."""
+"""Tokens of the smallest micro-batch to try, which is large enough for a long sentence."""
 
 POINTWISE: Final = ("adam", "fused_adam", "adamax", "adadelta", "nag", "sgd")
 """fairseq's optimisers that can update parts of a tensor separately."""
@@ -109,7 +109,7 @@ class Plan:
 def make_plan(
     model: Model, training: Training, memory_gib: float, length: int = SENTENCE_LENGTH
 ) -> Plan:
-    """Plan a model and its training."""
+    """Return the plan of a model and its training settings."""
     batch, counts = micro_batch(model, training, length), count(model)
     memory, flops = follow(model, training, counts, batch), count_flops(model, batch)
     return Plan(model, training, counts, memory, flops, memory_gib, length)
@@ -122,7 +122,7 @@ def estimate(
     vocabulary: tuple[int, int],
     length: int = SENTENCE_LENGTH,
 ) -> Plan:
-    """Plan a config.
+    """Return the plan of a config.
 
     If the config has recipe.global-batch-tokens, update-freq depends on the devices, as in
     scripts/train.sh.
@@ -281,10 +281,10 @@ class Step(NamedTuple):
 
 
 def advise(plan: Plan) -> list[Step]:
-    """Return the steps tried to make a plan fit; only the last step may fit.
+    """Search for options that make a plan fit, and return all steps of the search.
 
-    No step changes the update, except for rounding. Each step halves the micro-batch and doubles
-    --update-freq until the plan fits.
+    The search ends with the first step that fits. No step changes the update, except for rounding.
+    Each step halves the micro-batch and doubles --update-freq until the plan fits.
     """
     steps = []
     for options, model, training in _alternatives(plan):
@@ -332,7 +332,7 @@ def _alternatives(plan: Plan) -> Iterator[tuple[dict[str, str], Model, Training]
 
 
 def _largest_that_fits(plan: Plan, model: Model, training: Training) -> Plan:
-    """Return the plan with the largest micro-batch that fits, or else with the smallest."""
+    """Return the plan with the largest micro-batch that fits, or the smallest if none fits."""
     tokens = training.max_tokens
     while True:
         training = _split(training, plan.training.tokens, tokens)

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_config(args: argparse.Namespace) -> tuple[configs.Config, list[str]]:
-    """Return the config with its overrides, and the assumptions that it makes."""
+    """Return the config with overrides applied, and a list of assumptions."""
     words, assumptions = list(args.words), []
     if words and "=" not in words[0]:
         name = words.pop(0)
