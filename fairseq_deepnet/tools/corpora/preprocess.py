@@ -107,6 +107,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             kind: dict[str, Any] = {"type": type(field.default)}
             if isinstance(field.default, bool):
                 kind = {"type": int, "choices": (0, 1)}
+            elif field.name == "subwords":
+                kind = {"choices": ("bpe", "unigram")}
             flag = f"--{field.name.replace('_', '-')}"
             options.add_argument(flag, help=HELP[field.name], **kind)
     parser.add_argument("--workers", type=int, default=0, help="processes (one per core)")

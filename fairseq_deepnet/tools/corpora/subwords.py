@@ -83,7 +83,7 @@ def train_model(text: Iterable[str], prefix: Path, recipe: Recipe) -> None:
         )
     except RuntimeError as error:
         # its messages name the largest and the smallest vocabulary, after a place in its source
-        reason = " ".join(str(error).rpartition("] ")[2].split())
+        reason = " ".join(str(error).split()).rpartition("] ")[2]
         raise ValueError(
             f"sentencepiece cannot learn {recipe.vocab_size} subwords (VOCAB_SIZE, --vocab-size):"
             f" {reason}"

@@ -157,20 +157,15 @@ def normalise(line: str) -> str:
 class Recipe:
     """Options that, besides the text, determine the content of a data folder.
 
+    `deepnet preprocess --help` explains most of them.
+
     Attributes:
         kind: pair (sentencepiece), pairs (with language tokens), language, or moses.
         languages: such as "de en"; empty for the languages of a table, or all of a corpus.
-        joint: True for one dictionary and one sentencepiece model for both languages.
-        subwords: bpe or unigram, learnt by sentencepiece.
-        sample: maximum number of lines that subwords are learnt from, evenly spread over the text.
-        temperature: sampling temperature for the subwords of many pairs; see `allot`.
-        max_words: maximum number of words per training line; Moses folders count tokens.
         max_ratio: maximum ratio of the numbers of words. It is large for raw text, where
             "Cvičí jógu." translates to "Elle est en train de faire du yoga."
-        merges: number of byte-pair codes, learnt from both languages together.
-        hold_out: N, if every Nth training pair of a Moses folder becomes validation text.
         follows: the fairseq recipe that a Moses folder follows. "iwslt14" and "wmt14" replace
-            U+2019 by a plain apostrophe in valid and test. "wmt14" also splits at hyphens
+            U+2019 with a plain apostrophe in valid and test. "wmt14" also splits at hyphens
             (`@-@`), normalises the punctuation of training text, and applies the limits to
             subwords, after pairs are held out.
     """
@@ -190,22 +185,6 @@ class Recipe:
     merges: int = 10_000
     hold_out: int = 0
     follows: str = ""
-
-    def __post_init__(self) -> None:
-        for name, allowed, rule in (
-            ("subwords", self.subwords in ("bpe", "unigram"), "bpe or unigram"),
-            ("vocab_size", 4 <= self.vocab_size < 10**7, "from 4 to 9,999,999"),
-            ("character_coverage", 0.9 <= self.character_coverage <= 1, "from 0.9 to 1"),
-            ("sample", self.sample > 100, "more than 100 (lines)"),
-            ("temperature", 1 <= self.temperature < float("inf"), "at least 1"),
-            ("max_words", self.max_words >= 1, "at least 1"),
-            ("max_ratio", self.max_ratio >= 1, "at least 1"),
-            ("merges", self.merges >= 1, "at least 1"),
-            ("hold_out", self.hold_out == 0 or self.hold_out >= 2, "0, or at least 2"),
-        ):
-            if not allowed:
-                option = f"--{name.replace('_', '-')}"
-                raise ValueError(f"{option} is {getattr(self, name)!r}; it must be {rule}")
 
     def options(self) -> dict[str, Any]:
         """Return the options that have an effect on this kind of folder."""
@@ -236,14 +215,11 @@ def why_dropped(source: str, target: str, recipe: Recipe) -> str | None:
     return None
 
 
-def map_in_order(
-    function: Callable[[T], R], chunks: Iterable[T], workers: int = 1, ahead: int = 2
-) -> Iterator[R]:
+def map_in_order(function: Callable[[T], R], chunks: Iterable[T], workers: int = 1) -> Iterator[R]:
     """Yield `function(chunk)` for every chunk, in order, computed by `workers` processes.
 
-    At most `workers` x `ahead` chunks and results are in memory. A single chunk is processed
-    without starting processes. `function` must be picklable. The first exception of a worker is
-    raised.
+    At most 2 x `workers` chunks and results are in memory. A single chunk is processed without
+    starting processes. `function` must be picklable. A worker's first exception is raised.
     """
     iterator = iter(chunks)
     first = list(islice(iterator, 2))
@@ -259,7 +235,7 @@ def map_in_order(
     try:
         for chunk in chain(first, iterator):
             waiting.append(pool.submit(function, chunk))
-            if len(waiting) >= workers * ahead:
+            if len(waiting) >= 2 * workers:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
