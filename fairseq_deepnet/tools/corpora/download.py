@@ -31,8 +31,6 @@ TRIES: Final = 5
 """Number of tries of each address."""
 PAUSE: Final = 2.0
 """Seconds before the second try of all addresses; twice as many before the third, and so on."""
-TIMEOUT: Final = 30.0
-_AGENT: Final = "fairseq_deepnet (deepnet download; Python urllib)"
 
 
 def verify(file: File, path: Path) -> None:
@@ -61,12 +59,12 @@ def verify(file: File, path: Path) -> None:
 def _transfer(url: str, file: File, part: BinaryIO) -> None:
     """Fill `part` from a URL; resume after its last byte if the complete file can be verified."""
     begun = part.seek(0, os.SEEK_END)
-    headers = {"User-Agent": _AGENT, "Accept-Encoding": "identity"}
+    headers = {"User-Agent": "fairseq_deepnet", "Accept-Encoding": "identity"}
     if begun and (file.is_gzip or file.sha256 or file.md5):
         headers["Range"] = f"bytes={begun}-"
     request = urllib.request.Request(url, headers=headers)
     # urlopen would keep the proxies that were set at its first call
-    with urllib.request.build_opener().open(request, timeout=TIMEOUT) as response:
+    with urllib.request.build_opener().open(request, timeout=30) as response:
         if response.headers.get_content_type() == "text/html":
             raise OSError("the server sends a web page instead of the file")
         if response.status != 206:

@@ -170,46 +170,38 @@ def _read_plain(*sides: Path) -> list[Iterable[str]]:
     ]
 
 
-class Part(NamedTuple):
-    """Parallel texts in an archive, as a part of a split, and their published number of pairs."""
-
-    name: str
-    split: str
-    archive: str
-    members: Sequence[str]
-    format: str
-    lines: int | None = None
-
-
 def _archive_rows(corpus: str, recipe: Recipe, raw: Path, place: Path) -> list[Row]:
     """Concatenate the parts of each split in PLACE/SPLIT.LANGUAGE, unless PLACE exists."""
-    parts = [Part(**part) for part in _DATA["parts"][corpus]]
+    parts = _DATA["parts"][corpus]
     if not place.is_dir():
         with whole_folder(place) as folder:
             _unpack(parts, _DATA["folders"][corpus]["choices"], raw, folder)
-    languages = tuple(recipe.languages.split())
-    splits = [part.split for part in parts if not (part.split == "valid" and recipe.hold_out)]
-    return [Row(split, languages, str(place / split)) for split in dict.fromkeys(splits)]
+    splits = dict.fromkeys(part["split"] for part in parts)
+    if recipe.hold_out:
+        splits.pop("valid", None)
+    return [Row(split, tuple(recipe.languages.split()), str(place / split)) for split in splits]
 
 
-def _unpack(parts: Sequence[Part], languages: Sequence[str], raw: Path, folder: Path) -> None:
+def _unpack(
+    parts: Sequence[dict[str, Any]], languages: Sequence[str], raw: Path, folder: Path
+) -> None:
     """Write the text of all parts from the archives in `raw`."""
     members: dict[Path, dict[str, Path]] = defaultdict(dict)
-    texts = [(part, [folder / f"{part.name}.{code}.raw" for code in languages]) for part in parts]
-    for part, files in texts:
-        archive = raw if raw.is_file() else raw / part.archive
-        members[archive] |= dict(zip(part.members, files, strict=True))
+    texts = [[folder / f"{part['name']}.{code}.raw" for code in languages] for part in parts]
+    for part, files in zip(parts, texts, strict=True):
+        archive = raw if raw.is_file() else raw / part["archive"]
+        members[archive] |= dict(zip(part["members"], files, strict=True))
     if missing := [str(path) for path in members if not path.is_file()]:
         raise FileNotFoundError(f"there is no {missing[0]}; without RAW it is downloaded")
     with ThreadPoolExecutor() as pool:  # unpacking releases Python's lock
         list(pool.map(_extract, members.keys(), members.values()))
-    for part, files in texts:
-        for language, side in zip(languages, _FORMATS[part.format](*files), strict=True):
-            path = folder / f"{part.split}.{language}"
+    for part, files in zip(parts, texts, strict=True):
+        for language, side in zip(languages, _FORMATS[part["format"]](*files), strict=True):
+            path = folder / f"{part['split']}.{language}"
             with path.open("a", encoding="utf-8", errors="surrogateescape", newline="\n") as out:
                 lines = sum(bool(out.write(f"{line}\n")) for line in side)
-        if part.lines not in (None, lines):
-            say(f"warning: {part.name} has {lines:,} pairs, as published {part.lines:,}")
+        if (published := part.get("lines", lines)) != lines:
+            say(f"warning: {part['name']} has {lines:,} pairs, not {published:,} as published")
         for path in files:
             path.unlink()
 
@@ -257,11 +249,11 @@ def _opus100_file(path: str, languages: Sequence[str]) -> re.Match[str] | None:
 def _opus100_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
     """Return the rows of archives, which are unpacked, or of a folder of unpacked text."""
     languages = recipe.languages.split()
-    archives = [raw] if raw.is_file() else sorted(raw.glob("opus-100-corpus*.tar.gz"))
-    whole = [path for path in archives if path.name == _OPUS_WHOLE]
+    archives = [raw] if raw.is_file() else [*raw.glob(_OPUS_WHOLE)]
+    archives = archives or sorted(raw.glob("opus-100-corpus*.tar.gz"))
     if archives and not place.is_dir():
         with whole_folder(place) as folder:
-            for archive in whole or archives:
+            for archive in archives:
                 say(f"unpacking {archive.name}")
                 with opened(archive) as members:
                     for member, content in members:
@@ -293,8 +285,7 @@ class Folder(NamedTuple):
     Attributes:
         rows: function of (recipe, raw, place) that unpacks `raw` to `place` and returns the rows;
             None for the user's own text.
-        choices: languages to choose from.
-        least: minimum number of languages; 0 if no language selects all.
+        choices: languages to choose from; without English if each pair includes it.
     """
 
     what: str
@@ -303,19 +294,15 @@ class Folder(NamedTuple):
     rows: Callable[[Recipe, Path, Path], list[Row]] | None = None
     choices: Sequence[str] = ()
     corpus: str = ""
-    least: int = 2
 
     def check(self, recipe: Recipe) -> None:
         """Raise ValueError for languages that the corpus lacks."""
         codes = recipe.languages.split()
-        if len(set(codes)) != len(codes) or not set(codes) <= set(self.choices):
-            rule = f"choose different ones of {' '.join(self.choices)}"
-        elif len(codes) < self.least or (
-            self.least and recipe.kind == "pairs" and "en" not in codes
-        ):
+        rule = f"choose different ones of {' '.join(self.choices)}"
+        if len(set(codes)) == len(codes) and set(codes) <= set(self.choices):
+            if recipe.kind != "pairs" or "en" not in self.choices or {"en"} < set(codes):
+                return
             rule = "English and at least one other"
-        else:
-            return
         raise ValueError(f"languages {recipe.languages!r}: {rule}")
 
 
