@@ -1,8 +1,8 @@
-"""Lets `--user-dir` name the folder of this project as well as the package in it.
+"""Entry point for fairseq if `--user-dir` names the project's folder instead of the package.
 
-fairseq imports the folder that --user-dir names, under its name, and a clone has the package's name
-as a rule: without this file Python would take the clone for an empty namespace package, and
-fairseq-train would know none of our architectures.
+fairseq imports the --user-dir folder under its own name, and a clone usually has the package's name.
+Without this file, Python would treat the clone as an empty namespace package, and fairseq-train
+would not find our architectures.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from pathlib import Path
 _PROJECT = Path(__file__).resolve().parent
 
 if __name__ == "fairseq_deepnet":
-    # the package takes the place of this module, whose import then gives the package
+    # replace this module by the package, so that importing it returns the package
     del sys.modules[__name__]
 sys.path.insert(0, str(_PROJECT))
 importlib.import_module("fairseq_deepnet.models")

@@ -1,4 +1,4 @@
-"""Pages of the site that are generated from the code: an mkdocs hook."""
+"""mkdocs hook that generates pages of the site from the code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the generated pages."""
     from mkdocs.structure.files import File
 
-    os.environ["COLUMNS"] = "72"  # of argparse, as a code block shows without scrolling
+    os.environ["COLUMNS"] = "72"  # argparse's line length, so that code blocks need no scrolling
     pages = {
         "reference/commands.md": commands(),
         "reference/options.md": options(),
@@ -48,13 +48,13 @@ def commands() -> str:
 
 def options() -> str:
     """Return the options of the three models."""
-    # a process of its own: fairseq changes the logging of the one that imports it
+    # a separate process, because importing fairseq changes the logging
     command = [sys.executable, __file__]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
 
 
 def model_options(arch: str, stock: str) -> str:
-    """Return the options of an architecture: first ours, then those of fairseq's own model."""
+    """Return an architecture's options: first ours, then those of fairseq's model."""
     from fairseq_deepnet.tools.fairseq_options import MODEL_GROUP, _parse
 
     parsers = [_parse(["DATA", "--arch", name])[0] for name in (arch, stock)]

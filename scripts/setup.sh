@@ -2,7 +2,7 @@
 # Set up the Python environment: torch, then fairseq compiled against it, then this project (editable).
 #
 # Every other script calls this one first. If setup.py, this file and the environment's Python have not changed since
-# the last success, it prints nothing and takes a fraction of a second. An interrupted set-up resumes.
+# the last success, it prints nothing and takes a fraction of a second. An interrupted set-up continues.
 #
 # Environment: the active virtual environment (VIRTUAL_ENV), otherwise VENV, which is created if missing.
 # Needs:       Python >= 3.11 with venv and headers, gcc and g++ (fairseq has C++ parts), 3 GB of disk (CUDA: 10).
