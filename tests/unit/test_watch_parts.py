@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from argparse import Namespace
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from fairseq.data import Dictionary
 
 from fairseq_deepnet.divergence.detectors import ENOUGH, Unigram
-from fairseq_deepnet.divergence.events import Event, Kind, likely_cause
+from fairseq_deepnet.divergence.events import Event, Kind, likely_cause, read
 from fairseq_deepnet.divergence.watch import Judge, newest_before, not_finite
 
 POST_LN = {
@@ -116,13 +117,32 @@ def test_the_newest_earlier_checkpoint_was_tested_by_an_update_if_possible(
         assert newest_before(tmp_path, started) == (None if update is None else (update, file))
 
 
-def test_an_error_of_fairseq_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """fairseq's trainer calls `end` while it unwinds."""
-    reports = []
+@pytest.fixture
+def judge(tmp_path: Path) -> Judge:
+    """Return a judge without a model."""
     judge = Judge.__new__(Judge)
-    judge.has_ended, judge.due, judge.current = False, None, {}
+    judge.args, judge.file, judge.attempt = Namespace(**POST_LN), tmp_path / "events.jsonl", 0
+    judge.has_ended, judge.due, judge.current, judge.healthy = False, None, {}, deque()
+    return judge
+
+
+def test_a_finding_and_its_recovery_are_each_reported_once(judge: Judge) -> None:
+    judge.healthy.extend({"update": update} for update in (1, 9))
+    for update in (12, 13):
+        judge._report(update, {VANISHED.kind: VANISHED})
+    judge._report(20, {})
+    first, second = read(judge.file)
+    assert (first.update, first.ended, first.last_good) == (12, False, {"update": 1})
+    assert first.cause == cause()
+    assert second == dataclasses.replace(first, update=20, ended=True)
+
+
+def test_an_error_of_fairseq_is_reported_once(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fairseq's trainer calls `end` while it unwinds."""
     monkeypatch.setattr(judge, "_norms", dict)
-    monkeypatch.setattr(judge, "_report", lambda update, findings: reports.append(list(findings)))
+    judge.failed(None, 7, FloatingPointError("inconsistent gradients between processes"))
     judge.failed(None, 7, FloatingPointError("NaN detected: loss"))
     judge.end(None, 7, False)
-    assert reports == [[Kind.NOT_FINITE]]
+    assert [event.kind for event in read(judge.file)] == [Kind.NOT_FINITE]
