@@ -7,12 +7,14 @@ The command writes a test set with the model's language codes, translates and sc
 from __future__ import annotations
 
 import argparse
-import os
+import shutil
 from pathlib import Path
 from typing import Final
 
+from sacrebleu.utils import SACREBLEU_DIR
+
 from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.files import ROOT, say, shown
+from fairseq_deepnet.files import ROOT, say, shown, whole
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.evaluation import evaluate, sets
 from fairseq_deepnet.tools.evaluation.directions import number
@@ -63,11 +65,14 @@ def run(args: argparse.Namespace) -> int:
 def raw_files(path: Path | None, corpus: str | None) -> Path | None:
     """Return the path of a test set's published files, or None if sacreBLEU provides the set.
 
-    A downloaded spBLEU model is used unless FLORES101_SPM names another.
+    A downloaded spBLEU model is copied to sacreBLEU's folder.
     """
     spm = DOWNLOADS / "flores101" / "sacrebleu_tokenizer_spm.model"
-    if spm.is_file() and not os.environ.get("FLORES101_SPM"):
-        os.environ["FLORES101_SPM"] = str(spm)
+    place = Path(SACREBLEU_DIR) / "models" / spm.name
+    if spm.is_file() and not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with whole(place) as part:
+            shutil.copyfile(spm, part)
     if corpus is None:
         return None
     raw = path or DOWNLOADS / corpus

@@ -21,16 +21,13 @@ from fairseq_deepnet.tools.evaluation.scoring import METRICS, TOKENISED
 SUMMARY: Final = "summary.json"
 OTHER_TEXT: Final = "text."
 """Name prefix of scores on text from outside the data folder (--text)."""
-VALUES: Final = (
-    *(*METRICS, TOKENISED, "perplexity", "word_perplexity"),
-    *("x-en", "en-x", "average", "zero-shot"),
-)
-"""Numbers in the records of language pairs, language models and many directions."""
+VALUES: Final = (*METRICS, TOKENISED, "x-en", "en-x", "average", "zero-shot")
+"""Numbers in the records of language pairs and of many directions."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """A score written by `deepnet evaluate` or `deepnet perplexity`.
+    """A score written by `deepnet evaluate`.
 
     Args:
         file: path relative to the run folder; a folder for many directions.

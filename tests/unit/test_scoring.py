@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import sacrebleu
 import sacrebleu.tokenizers.tokenizer_spm as sacrebleu_spm
-import sacrebleu.utils
 import sentencepiece
 
 from fairseq_deepnet.tools.evaluation import scoring
@@ -88,16 +87,16 @@ def test_text_without_spaces_is_scored_by_its_words(
 def test_spbleu_uses_a_local_sentencepiece_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (sacrebleu.utils, sacrebleu_spm):
-        monkeypatch.setattr(module, "SACREBLEU_DIR", str(tmp_path / "sacrebleu"))
+    monkeypatch.setattr(sacrebleu_spm, "SACREBLEU_DIR", str(tmp_path))
+    (tmp_path / "models").mkdir()
     (tmp_path / "text").write_text("\n".join([*CHINESE, *THAI, "a red apple"] * 5), "utf-8")
+    model = tmp_path / "models" / "sacrebleu_tokenizer_spm"
     sentencepiece.SentencePieceTrainer.train(
-        input=f"{tmp_path}/text", model_prefix=f"{tmp_path}/spm", vocab_size=56, minloglevel=2
+        input=f"{tmp_path}/text", model_prefix=str(model), vocab_size=56, minloglevel=2
     )
-    monkeypatch.setenv("FLORES101_SPM", f"{tmp_path}/spm.model")
     counted = score([CHINESE[0]] * 2, CHINESE, target_language="zh", tokenizer="flores101")
     assert "tok:flores101" in counted["bleu_signature"].split("|")
-    pieces = sentencepiece.SentencePieceProcessor(model_file=f"{tmp_path}/spm.model")
+    pieces = sentencepiece.SentencePieceProcessor(model_file=f"{model}.model")
     by_hand = score(
         [" ".join(pieces.encode_as_pieces(CHINESE[0]))] * 2,
         [" ".join(pieces.encode_as_pieces(line)) for line in CHINESE],

@@ -14,16 +14,12 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
-import shutil
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.files import whole
 from fairseq_deepnet.tools import languages
 from fairseq_deepnet.tools.corpora.moses import remove_bpe
 
@@ -31,9 +27,9 @@ METRICS: Final = {"bleu": "BLEU", "chrf": "chrF"}
 """Key of a record -> heading, in the order of lines and tables; see `score`."""
 TOKENISED: Final = "bleu_tokenised"
 """Key of fairseq's BLEU on the data's tokens, which scores of Moses data contain as well."""
-SENTENCEPIECE: Final = {"flores101": "FLORES101_SPM", "flores200": "FLORES200_SPM"}
-"""Tokenizer of spBLEU -> environment variable with the path of its sentencepiece model."""
-TOKENIZERS: Final = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", *SENTENCEPIECE)
+TOKENIZERS: Final = (
+    *("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "flores101", "flores200"),
+)
 MINIMUM_LETTERS: Final = 10
 """Minimum number of letters in a line whose language is identified.
 
@@ -52,23 +48,17 @@ def tokenizer_of(target_language: str | None) -> str:
 def check_tokenizer(name: str) -> str:
     """Return a tokenizer's name, or raise ValueError if sacreBLEU cannot use the tokenizer.
 
-    For spBLEU, sacreBLEU downloads a sentencepiece model to SACREBLEU/models (by default,
-    ~/.sacrebleu/models), unless FLORES101_SPM or FLORES200_SPM names a copy.
+    For spBLEU, sacreBLEU downloads a sentencepiece model unless the model is in SACREBLEU/models
+    (by default, ~/.sacrebleu/models).
     """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
     from sacrebleu.utils import SACREBLEU_DIR
 
-    variable, remedy = SENTENCEPIECE.get(name, ""), "choose --tokenizer char (TOKENIZER)"
+    remedy = "choose --tokenizer char (TOKENIZER)"
+    if name in SPM_MODELS:
+        remedy = f"copy {SPM_MODELS[name]['url']} to {SACREBLEU_DIR}/models"
     try:
-        if variable:
-            url = SPM_MODELS[name]["url"]
-            remedy = f"set {variable} to a copy of {url}"
-            if own := os.environ.get(variable):
-                place = Path(SACREBLEU_DIR) / "models" / url.rpartition("/")[2]
-                place.parent.mkdir(parents=True, exist_ok=True)
-                with whole(place) as part:
-                    shutil.copyfile(own, part)
         BLEU(tokenize=name)
     except (RuntimeError, OSError, SystemExit) as error:
         raise ValueError(f"the tokenizer {name} cannot be used ({error}): {remedy}") from error

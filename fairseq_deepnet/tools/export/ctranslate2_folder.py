@@ -124,7 +124,9 @@ class StockConverter(Converter):
         embeddings.weight = self.array(f"{side}.embed_tokens.weight")
         width = float(getattr(self.args, f"{side}_embed_dim"))
         spec.scale_embeddings = 1.0 if self.args.no_scale_embedding else width**0.5
-        positions = position_table(self.weights, self.args, side)
+        end = "source" if side == "encoder" else "target"
+        longest = getattr(self.args, f"max_{end}_positions")
+        positions = position_table(self.weights, self.args, side, longest)
         spec.position_encodings.encodings = positions.contiguous().numpy()
         for name in ("layernorm_embedding", "layer_norm"):
             if f"{side}.{name}.weight" in self.weights:

@@ -225,26 +225,15 @@ def sinusoids(longest: int, width: int) -> Tensor:
     return SinusoidalPositionalEmbedding.get_embedding(FIRST_POSITION + longest, width, PADDING)
 
 
-def learned_positions(weights: Mapping[str, Tensor], side: str) -> Tensor | None:
-    """Return a side's learned positions [positions, C] from the first word on, or None."""
-    table = weights.get(f"{side}.embed_positions.weight")
-    return None if table is None else table.float()[FIRST_POSITION:]
-
-
 def position_table(
-    weights: Mapping[str, Tensor], args: Namespace, side: str, longest: int | None = None
+    weights: Mapping[str, Tensor], args: Namespace, side: str, longest: int
 ) -> Tensor:
-    """Return the position vectors [positions, C] of a stock model from the first word on.
+    """Return a stock model's vectors [longest, C] for the first positions of a sentence.
 
-    Args:
-        longest: number of positions; by default, all that the model accepts. Learned tables are not
-            extended.
+    Learned tables are not extended.
     """
-    learned = learned_positions(weights, side)
-    if learned is not None:
-        return learned[:longest]
-    if longest is None:
-        longest = args.max_source_positions if side == "encoder" else args.max_target_positions
+    if (name := f"{side}.embed_positions.weight") in weights:
+        return weights[name].float()[FIRST_POSITION:][:longest]
     width = getattr(args, f"{side}_embed_dim")
     if args.no_token_positional_embeddings:
         return torch.zeros(longest, width)

@@ -29,7 +29,7 @@ from fairseq_deepnet.records import fingerprint
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import MAX_LENGTH
-from fairseq_deepnet.tools.export.folding import learned_positions, position_table
+from fairseq_deepnet.tools.export.folding import FIRST_POSITION, position_table
 from fairseq_deepnet.tools.export.stock import (
     OUTPUT,
     Vocabularies,
@@ -85,16 +85,15 @@ def write_folder(
     if len({args.encoder_embed_dim, args.decoder_embed_dim, *widths}) > 1:
         raise ValueError(no_counterpart("a model with several widths", ENGINE))
     # sinusoids can have any length, learned tables cannot
-    tables = [table for side in SIDES if (table := learned_positions(stock, side)) is not None]
+    tables = [name for side in SIDES if (name := f"{side}.embed_positions.weight") in stock]
     accepted = (args.max_source_positions, args.max_target_positions)
-    longest = min(map(len, tables), default=max(accepted))
+    longest = min((len(stock[name]) - FIRST_POSITION for name in tables), default=max(accepted))
     source, target = (min(longest, positions) for positions in accepted)
     weights = marian_weights(stock, args, longest)
     write_json(part / "config.json", marian_config(weights, args, vocabularies))
     save_file(weights, part / "model.safetensors", metadata={"format": "pt"})
-    shutil.copymode(
-        part / "config.json", part / "model.safetensors"
-    )  # which only its owner may read otherwise
+    # otherwise only the owner may read it
+    shutil.copymode(part / "config.json", part / "model.safetensors")
     # the search of `deepnet translate`, which forbids empty translations and <pad>
     search = {
         "num_beams": 5,

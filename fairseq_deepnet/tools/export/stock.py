@@ -41,10 +41,9 @@ class Vocabularies(NamedTuple):
 
     Args:
         source, target: symbols in the order of the embedding rows.
-        tokens: None for a model of one direction. Otherwise a dict with these keys: "tokens" maps
-            languages to their tokens; "source" names the language whose token precedes a source
-            sentence ("src", "tgt" or None); "target" is True if translations start with the token
-            of their language.
+        tokens: None for a one-pair model. Otherwise, "tokens" maps languages to tokens, "source"
+            names the language whose token precedes a source sentence ("src", "tgt" or None), and
+            "target" is True if translations begin with their language's token.
     """
 
     source: list[str]
