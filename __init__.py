@@ -1,8 +1,8 @@
 """Entry point for fairseq if `--user-dir` names the project's folder instead of the package.
 
-fairseq imports the --user-dir folder under its own name, and a clone usually has the package's name.
-Without this file, Python would treat the clone as an empty namespace package, and fairseq-train
-would not find our architectures.
+fairseq imports the --user-dir folder under its own name, and a clone usually has the package's
+name. Without this file, Python would treat the clone as an empty namespace package, and
+fairseq-train would not find our architectures.
 """
 
 import importlib
