@@ -184,6 +184,19 @@ def test_bad_usage_is_refused_in_one_line(
     assert re.search(message, error), error
 
 
+def test_a_bad_line_of_a_table_is_refused_with_its_number(tmp_path: Path) -> None:
+    table, good = tmp_path / "table", "# pairs\ntrain\tfr\tde\ta/train\n"
+    table.write_text(good, encoding="utf-8")
+    assert preprocess.read_table(table) == [Row("train", ("de", "fr"), "a/train")]
+    for bad in ("train\tde\tfr\tb", "test\tde\tde\tb", "test\tde\tb", "dev\tde\tfr\tb"):
+        table.write_text(f"{good}{bad}\n", encoding="utf-8")
+        with pytest.raises(ValueError, match="table, line 3: "):
+            preprocess.read_table(table)
+    table.write_text(f"{good}test\tde\tnl\tb\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="de-nl: no training text in nl"):
+        preprocess.read_table(table)
+
+
 def test_a_complete_folder_of_a_published_corpus_needs_neither_network_nor_archives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -205,7 +205,7 @@ def test_an_epoch_contains_every_training_pair_once_per_direction(tmp_path: Path
     folder = DataFolder(tmp_path, record)
     assert folder.task_options()["virtual-data-size"] == "200"
     assert folder.task_options("cs-en")["virtual-data-size"] == "70"
-    with pytest.raises(ValueError, match="no training text of en-fr"):
+    with pytest.raises(ValueError, match="no training text for en-fr"):
         folder.task_options("en-fr,cs-en")
 
 

@@ -38,47 +38,32 @@ HELP: Final = {
 }
 """Help texts of a recipe's options."""
 _TEXT: Final = ["src", "tgt", "lang_code", "languages", "raw", "train", "valid", "test", "table"]
-_LANGUAGE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_SPLIT: Final = re.compile(r"train|valid|test[0-9]*|valid[0-9]+")
+_CODE: Final = "[A-Za-z][A-Za-z0-9_]*"
+_LINE: Final = re.compile(rf"(train|valid\d*|test\d*)\t({_CODE})\t(?!\2\t)({_CODE})\t(.+)")
 
 
 def read_table(path: Path) -> list[Row]:
     """Return the rows of a table of pairs.
 
-    Raises ValueError with the number of a bad line.
+    Raises ValueError for a bad line, and for a language without training text.
     """
     rows: dict[tuple[str, tuple[str, ...]], Row] = {}
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip() or line.startswith("#"):
             continue
-        where = f"{path}, line {number}"
-        fields = line.split("\t")
-        if len(fields) != 4:
+        match = _LINE.fullmatch(line)
+        row = match and Row(match[1], tuple(sorted(match.group(2, 3))), match[4])
+        if not row or row[:2] in rows:
             raise ValueError(
-                f"{where}: {len(fields)} columns instead of split, source, target and prefix,"
-                " separated by tabs"
+                f"{path}, line {number}: {line!r} is not a new split (train, valid, test, test1,"
+                " ...), two languages and a prefix, separated by tabs"
             )
-        split, *pair, prefix = fields
-        if not _SPLIT.fullmatch(split):
-            raise ValueError(f"{where}: split {split!r} is not train, valid, test, test1, ...")
-        _check_languages(pair, where)
-        row = Row(split, tuple(sorted(pair)), prefix)
-        if row[:2] in rows:
-            raise ValueError(f"{where}: {split} of {row.pair} occurs twice")
         rows[row[:2]] = row
     trained = {code for row in rows.values() if row.split == "train" for code in row.languages}
     for row in rows.values():
         if unseen := set(row.languages) - trained:
             raise ValueError(f"{path}: {row.pair}: no training text in {', '.join(sorted(unseen))}")
     return list(rows.values())
-
-
-def _check_languages(languages: Sequence[str], where: str) -> None:
-    for language in languages:
-        if not _LANGUAGE.fullmatch(language):
-            raise ValueError(f"{where}: {language!r} is not a language code such as de")
-    if len(set(languages)) < len(languages):
-        raise ValueError(f"{where}: source and target are both {languages[0]!r}; they must differ")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -149,7 +134,10 @@ def read_recipe(args: argparse.Namespace) -> Recipe:
         for name, code in zip(languages, codes, strict=True):
             if not code:
                 raise ValueError(f"{name.upper()} (--{name.replace('_', '-')}) is not set")
-        _check_languages(codes, "the options")
+            if not re.fullmatch(_CODE, code):
+                raise ValueError(f"{code!r} is not a language code such as de")
+        if len(set(codes)) < len(codes):
+            raise ValueError(f"source and target are both {codes[0]!r}; they must differ")
     recipe = dataclasses.replace(recipe, **changes, languages=" ".join(codes))
     if folder.rows:
         folder.check(recipe)
