@@ -99,32 +99,6 @@ def received_by(receiver: Receiver) -> Iterator[None]:
         RECEIVERS.pop()
 
 
-Stamp = tuple[int, int, int]
-_READ: Final[dict[Path, tuple[Stamp, bool, dict[str, Any]]]] = {}
-"""Stamp and options of each checkpoint that this process has read, and whether it verified all
-checksums."""
-
-
-def stamp_of(path: Path) -> Stamp:
-    """Return a file's inode, size and modification time, which change if it is rewritten."""
-    status = path.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def is_verified(path: Path | str) -> bool:
-    """Return True if `load_checkpoint` has verified all checksums of the file's current version."""
-    stamp, entire, _ = _READ.get(Path(path), (None, False, {}))
-    return entire and stamp == stamp_of(Path(path))
-
-
-def recorded_arguments(path: Path | str) -> Namespace | None:
-    """Return the model arguments in a checkpoint, which each process reads only once."""
-    path = Path(path)
-    if path not in _READ or _READ[path][0] != stamp_of(path):
-        load_checkpoint(path)
-    return model_arguments(_READ[path][2])
-
-
 def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
     """Return a checkpoint on the CPU, with tensors mapped from the file and read when used.
 
@@ -138,14 +112,12 @@ def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
-    stamp = stamp_of(path)
     refuse_damaged(path, weights=entire)
     with naming_damage(path):
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise ConfigurationError(f"{path} is not a fairseq checkpoint: it contains no model")
     literals.check_state(state, path)
-    _READ[path] = stamp, entire, {"cfg": state.get("cfg"), "args": state.get("args")}
     return state
 
 

@@ -39,7 +39,6 @@ from . import literals
 from .checkpoints import (
     RECEIVERS,
     copy_checkpoint,
-    is_verified,
     naming_damage,
     refuse_damaged,
     refuse_not_finite,
@@ -262,8 +261,7 @@ def check_checkpoints() -> None:
     @wrap(fairseq.checkpoint_utils, "load_checkpoint_to_cpu")
     def load_checkpoint_to_cpu(load: Any, path: str, *args: Any, **kwargs: Any) -> Any:
         with naming_damage(path):
-            if not is_verified(path):
-                refuse_damaged(path)
+            refuse_damaged(path)
             state = load(path, *args, **kwargs)
             config = state.get("cfg")
             if isinstance(config, omegaconf.Container):

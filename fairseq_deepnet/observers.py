@@ -39,7 +39,7 @@ class Observer:
 
 
 def gradient_scale(optimizer: Any) -> float:
-    """Return the factor that a parameter's `grad` still lacks; half precision scales gradients."""
+    """Return the factor that undoes the scaling of `grad` in half precision, or 1."""
     return float(getattr(optimizer, "_multiply_factor", 1.0))
 
 

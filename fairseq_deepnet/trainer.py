@@ -21,7 +21,7 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 from torch import Tensor
 
 from . import preemption
-from .checkpoints import last_of, recorded_arguments, save_with_retries
+from .checkpoints import last_of, load_checkpoint, model_arguments, save_with_retries
 from .compat import training_program, wrap
 from .dictionaries import RECORD
 from .divergence import watch
@@ -87,12 +87,8 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         refused = {
             "--amp: use --bf16 or --fp16": common.amp,
             "--store-ema: average checkpoints instead (scripts/average.sh)": cfg.ema.store_ema,
-            "--use-sharded-state: rank 0 writes one file": (
-                cfg.distributed_training.use_sharded_state
-            ),
-            "--write-checkpoints-asynchronously: checkpoints are written atomically": (
-                cfg.checkpoint.write_checkpoints_asynchronously
-            ),
+            "--use-sharded-state": cfg.distributed_training.use_sharded_state,
+            "--write-checkpoints-asynchronously": cfg.checkpoint.write_checkpoints_asynchronously,
         }
         for message, is_set in refused.items():
             if is_set:
@@ -282,7 +278,8 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
                 self._apply_options(optimizer_overrides or {})
             if not reset_lr_scheduler and self.get_num_updates():
                 self._restore_schedule(extra)
-            if not (self.cfg.checkpoint.reset_dataloader or self.starts_over(filename)):
+            starts_over = filename == self.cfg.checkpoint.finetune_from_model
+            if not (self.cfg.checkpoint.reset_dataloader or starts_over):
                 extra["train_iterator"] = place_in_epoch(
                     extra["train_iterator"], self.data_parallel_world_size
                 )
@@ -292,16 +289,12 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
     def before_reading(self, filename: str) -> None:
         """Do nothing, as every process reads the whole checkpoint."""
 
-    def starts_over(self, filename: str) -> bool:
-        """Return True if the run loads only weights from this checkpoint."""
-        return bool(filename == self.cfg.checkpoint.finetune_from_model)
-
     def _refuse_other_dictionaries(self, filename: str, reset_optimizer: bool) -> None:
         """Raise ConfigurationError if a resumed checkpoint has other dictionaries."""
         path = Path(filename)
         if reset_optimizer or not path.is_file():
             return
-        before = getattr(recorded_arguments(path), RECORD, None) or {}
+        before = getattr(model_arguments(load_checkpoint(path)), RECORD, None) or {}
         now = getattr(self.cfg.model, RECORD, None) or {}
         for side in before:
             if now.get(side, before[side]) != before[side]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from fairseq.file_io import PathManager
 
-from ..checkpoints import LAST, recorded_arguments
+from ..checkpoints import LAST, load_checkpoint, model_arguments
 from ..errors import ConfigurationError
 from ..observers import broadcast_from_rank0
 from ..schemes import ResidualScheme, Side
@@ -39,7 +39,7 @@ def _refusal(cfg: Any, filename: str, reset_optimizer: bool) -> str | None:
     if not PathManager.isfile(filename):
         return None
     try:
-        args = recorded_arguments(PathManager.get_local_path(filename))
+        args = model_arguments(load_checkpoint(PathManager.get_local_path(filename)))
     except ValueError:
         return None  # fairseq reads it next and reports the error
     if not (hasattr(args, "residual_scheme") or hasattr(cfg.model, "residual_scheme")):

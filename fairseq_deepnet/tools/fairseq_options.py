@@ -103,8 +103,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the options of the architecture."""
     parser, _ = _parse(["DATA", "--arch", args.arch])
     group = next(group for group in parser._action_groups if group.title == MODEL_GROUP)
-    shown = argparse.ArgumentParser(prog=f"fairseq-train --arch {args.arch}", add_help=False)
-    formatter = shown._get_formatter()
+    formatter = parser._get_formatter()
     formatter.start_section(f"options of {args.arch}, besides fairseq-train's own")
     formatter.add_arguments(group._group_actions)
     formatter.end_section()
