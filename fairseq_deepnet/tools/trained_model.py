@@ -107,9 +107,8 @@ def find_data(model: TrainedModel, path: Path | None, spm: str | None = None) ->
     Args:
         spm: the sentencepiece model of a folder written by fairseq-preprocess, or "none".
 
-    Raises:
-        ValueError: if the folder's dictionaries or subwords have changed since it was built, or
-            differ from the run's.
+    Raises ValueError if the folder's dictionaries or subwords have changed since it was built, or
+    differ from the run's.
     """
     if path is not None:
         data = inside_project(path)

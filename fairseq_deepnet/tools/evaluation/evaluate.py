@@ -48,24 +48,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that all scoring commands share: model, data and search."""
-    parser.add_argument("target", type=Path, help="run folder or checkpoint")
-    parser.add_argument("extra", nargs="*", help="options of fairseq-generate, after --")
-    parser.add_argument("--data", type=Path, help="data folder (the run's)")
-    parser.add_argument("--spm", metavar="FILE", help=SPM_HELP)
-    parser.add_argument("--beam", type=int, default=5, help="beam size (5)")
-    parser.add_argument("--lenpen", type=float, default=1.0, help="length penalty (1)")
-    parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
-    parser.add_argument(
-        "--batch", type=int, help=f"source tokens per batch ({TOKENS}, fewer above 100 layers)"
-    )
-    parser.add_argument("--gpus", default="all", help="GPUs to use; 0 uses the CPU (all visible)")
-    parser.add_argument("--processes", type=int, help="number of CPU processes (one per core)")
-    parser.add_argument(
-        "--directions", default="", help="directions to score, such as de-en,en-de (all)"
-    )
+    add = parser.add_argument
+    add("target", type=Path, help="run folder or checkpoint")
+    add("extra", nargs="*", help="options of fairseq-generate, after --")
+    add("--data", type=Path, help="data folder (the run's)")
+    add("--spm", metavar="FILE", help=SPM_HELP)
+    add("--beam", type=int, default=5, help="beam size (5)")
+    add("--lenpen", type=float, default=1.0, help="length penalty (1)")
+    add("--average", type=int, default=0, help="average the last N checkpoints (0)")
+    add("--batch", type=int, help=f"source tokens per batch ({TOKENS}, fewer above 100 layers)")
+    add("--gpus", default="all", help="GPUs to use; 0 uses the CPU (all visible)")
+    add("--processes", type=int, help="number of CPU processes (one per core)")
+    add("--directions", default="", help="directions to score, such as de-en,en-de (all)")
     tokenizer = "BLEU's tokenizer (depends on the target language)"
-    parser.add_argument("--tokenizer", choices=scoring.TOKENIZERS, help=tokenizer)
-    parser.add_argument("--out", type=Path, help="folder for the scores (the run's scores/)")
+    add("--tokenizer", choices=scoring.TOKENIZERS, help=tokenizer)
+    add("--out", type=Path, help="folder for the scores (the run's scores/)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -80,9 +80,8 @@ def score(
         tokenizer: BLEU's tokenizer for any language (one of TOKENIZERS).
         lowercase: ignore case.
 
-    Raises:
-        ValueError: if the lists are empty or differ in length, or sacreBLEU cannot use the
-            tokenizer.
+    Raises ValueError if the lists are empty or differ in length, or sacreBLEU cannot use the
+    tokenizer.
     """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF

@@ -77,7 +77,7 @@ def read_files(
 
 
 def read_ted(raw: Path, content: Mapping[str, Any], codes: Sequence[str]) -> Iterator[ParallelText]:
-    """Read all_talks_SPLIT.tsv, which contains Moses tokens: one language per column.
+    """Read all_talks_SPLIT.tsv, which contains Moses tokens with one language per column.
 
     A pair consists of the rows that exist in both languages.
     """
@@ -135,9 +135,8 @@ def make(name: str, raw: Path | None, out: Path, model: Sequence[str]) -> dict[s
     Returns:
         The number of lines by direction, in the model's codes.
 
-    Raises:
-        ValueError: if the model supports no pair of the set, sides differ in length, or `out`
-            contains another set.
+    Raises ValueError if the model supports no pair of the set, sides differ in length, or `out`
+    contains another set.
     """
     content = definition(name)
     own_codes = {entry.code: own for own in model if (entry := find(own))}

@@ -66,9 +66,8 @@ def export(
         data, spm: data folder and subword model, as in `find_data`; ignored for fairseq.
         quantization: weight type in CTranslate2.
 
-    Raises:
-        ValueError: if the model cannot be exported, a package is missing, or `output` exists and is
-            not an export.
+    Raises ValueError if the model cannot be exported, a package is missing, or `output` exists and
+    is not an export.
     """
     request: dict[str, Any] = {"format": form, "checkpoints": [*map(fingerprint, model.sources)]}
     name = form

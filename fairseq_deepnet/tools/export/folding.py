@@ -70,7 +70,7 @@ class Folded:
     options: dict[str, Any] = field(default_factory=dict)
 
     def scale(self, *names: str, by: Tensor | float) -> None:
-        """Multiply parameters, which unties them from others."""
+        """Multiply parameters by a factor, which unties tied parameters."""
         for name in names:
             self.weights[name] = self.weights[name].float() * by
 
@@ -99,15 +99,14 @@ def foldable() -> list[str]:
 
 
 def fold(weights: Mapping[str, Tensor], args: Namespace, scheme: ResidualScheme) -> Folded:
-    """Fold the parameters and options of one of our models into a stock model's.
+    """Fold one of our models into the parameters and options of a stock model.
 
     Args:
         weights: state dict of the model.
         args: arguments of the model.
         scheme: scheme of the model, with the alphas used in training.
 
-    Raises:
-        ValueError: if no stock layer can compute the scheme, or the weights cannot be folded.
+    Raises ValueError if no stock layer can compute the scheme, or the weights cannot be folded.
     """
     reason = scheme.why_not_stock()
     if reason is not None:
@@ -221,7 +220,7 @@ def scale_embeddings(folded: Folded, args: Namespace, stack: _Stack, factor: Ten
 
 
 def sinusoids(longest: int, width: int) -> Tensor:
-    """Return the position table [FIRST_POSITION + longest, width] of sinusoids."""
+    """Return a sinusoidal position table [FIRST_POSITION + longest, width]."""
     return SinusoidalPositionalEmbedding.get_embedding(FIRST_POSITION + longest, width, PADDING)
 
 

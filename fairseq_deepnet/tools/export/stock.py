@@ -75,8 +75,7 @@ def kind_of(args: Namespace) -> ModelKind:
 def fold_model(state: Mapping[str, Any]) -> tuple[Folded, Namespace]:
     """Return the stock weights and stock arguments that are equivalent to a checkpoint's model.
 
-    Raises:
-        ValueError: if stock layers cannot compute the model.
+    Raises ValueError if stock layers cannot compute the model.
     """
     args = required_arguments(state)
     kind = kind_of(args)
@@ -103,8 +102,7 @@ def stock_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
     no optimiser state and no meters. Its arguments are plain mappings, which torch loads with
     weights_only=True.
 
-    Raises:
-        ValueError: if stock layers cannot compute the model.
+    Raises ValueError if stock layers cannot compute the model.
     """
     folded, args = fold_model(state)
     config: dict[str, Any] = {
@@ -130,9 +128,8 @@ def stock_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
 def read_vocabularies(checkpoint: Path, folder: DataFolder, engine: str) -> Vocabularies:
     """Read the dictionaries of a model's task, and the language tokens of a multilingual model.
 
-    Raises:
-        ValueError: if model and folder do not belong together, or `engine` does not support the
-            language tokens.
+    Raises ValueError if model and folder do not belong together, or `engine` does not support the
+    language tokens.
     """
     words = task_arguments(checkpoint, folder)
     if not folder.is_multilingual:
@@ -171,9 +168,8 @@ def stock_translator(
         engine: name of another engine that is to compute the model.
         activations: activation functions that the engine supports.
 
-    Raises:
-        ValueError: if stock layers or the engine cannot compute the model, or the data folder has
-            another dictionary.
+    Raises ValueError if stock layers or the engine cannot compute the model, or the data folder has
+    another dictionary.
     """
     if data.is_moses or (isinstance(data, BareFolder) and data.spm is None):
         raise ValueError(no_counterpart(f"text without sentencepiece ({data.path})", engine))

@@ -72,7 +72,7 @@ class Translator(Engine):
         cpu: ignore GPUs.
 
     Raises:
-        ValueError: if fairseq rejects an option; contains fairseq's message.
+        ValueError: with fairseq's message, if fairseq rejects an option.
     """
 
     def __init__(
@@ -170,8 +170,7 @@ class CTranslate2Model(Engine):
             has its own batch, for the highest throughput.
         cpu: ignore GPUs.
 
-    Raises:
-        ValueError: if CTranslate2 is not installed, or the folder is damaged or not an export.
+    Raises ValueError if CTranslate2 is not installed, or the folder is damaged or not an export.
     """
 
     def __init__(
