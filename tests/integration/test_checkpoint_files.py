@@ -25,7 +25,7 @@ FOUR = ["--max-update=4", "--save-interval-updates=2"]
 
 @pytest.fixture(scope="module")
 def trained(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """checkpoint_1_2.pt, checkpoint_1_4.pt and checkpoint_last.pt, of update 4."""
+    """A folder with checkpoint_1_2.pt, checkpoint_1_4.pt and checkpoint_last.pt (update 4)."""
     folder = tmp_path_factory.mktemp("trained")
     train_here(tiny_data, folder, *WORDS, *FOUR)
     return folder

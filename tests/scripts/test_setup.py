@@ -1,4 +1,4 @@
-"""scripts/setup.sh with a fake Python: what it refuses, what it installs, when it is result."""
+"""scripts/setup.sh with a fake Python: refusals, installed packages and completion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every config of configs/: fairseq's parser takes it, and its model, shrunken, learns."""
+"""fairseq's parser accepts every config, and a small version of its model learns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def parsed(config: configs.Config) -> Namespace:
 
 
 def sides(args: Namespace) -> list[str]:
-    """The stacks of a model."""
+    """Return the names of a model's stacks."""
     return [side for side in ("encoder", "decoder") if hasattr(args, f"{side}_layers")]
 
 

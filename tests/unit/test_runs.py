@@ -53,7 +53,7 @@ class Recorder:
         return status
 
     def __call__(self, *extra: str, config: str = "multi30k", **settings: str) -> list[str] | None:
-        """Return the command, empty if there is nothing to do; None for a refusal."""
+        """Return the command, an empty list if the run is complete, or None for a refusal."""
         self.commands.clear()
         status = self.train(*extra, config=config, **settings)
         if self.commands:
