@@ -1,4 +1,4 @@
-"""benchmarks/decoding.py on a model of a few weights: every system, one table."""
+"""benchmarks/decoding.py on a tiny model, with all systems."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-def test_all_systems_translate_alike_and_are_compared_with_stock_fairseq(
+def test_all_systems_give_the_same_translations_as_stock_fairseq(
     tmp_path: Path, run_command: RunCommand
 ) -> None:
     pytest.importorskip("ctranslate2", reason="needs the extra ctranslate2")
@@ -27,11 +27,11 @@ def test_all_systems_translate_alike_and_are_compared_with_stock_fairseq(
         f"--sentences={len(SENTENCES)}",
     ]
     words += ["--beam=2", "--batch=4"]
-    found = run_command(
+    result = run_command(
         sys.executable, "benchmarks/decoding.py", tmp_path / "run", *words, cwd=ROOT
     )
-    assert found.returncode == 0, found.stderr[-2000:]
-    rows = [line.split("|")[1:-1] for line in found.stdout.splitlines() if line.startswith("| ")]
+    assert result.returncode == 0, result.stderr[-2000:]
+    rows = [line.split("|")[1:-1] for line in result.stdout.splitlines() if line.startswith("| ")]
     names = ["stock", "ours@2", "float32@1", "stock-bf16", "ours-bf16@2"]
     assert [row[0].strip() for row in rows] == ["system", *names]
     assert [row[-1].strip() for row in rows[1:4]] == ["0", "0", "0"], "no translation differs"

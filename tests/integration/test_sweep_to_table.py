@@ -1,4 +1,4 @@
-"""A sweep with the real commands: a cell trained, scored, in the paper's table and in a figure."""
+"""A cell of a sweep, trained and scored by the real commands, in its table and a figure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPTIONS = [
 ]
 
 
-def test_a_cell_of_table_1_ends_in_its_table_and_figure(
+def test_a_cell_of_table_1_is_trained_scored_and_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = tmp_path / "runs"

@@ -1,4 +1,4 @@
-"""Cells of a sweep as their folders look afterwards, without any training."""
+"""Folders of finished cells, written without any training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 def write_log(
     run: Path, losses: Mapping[int, float], train: Mapping[int, float] | None = None
 ) -> None:
-    """Write a train.log with losses by update; nll is 1.5 below the smoothed validation loss."""
+    """Write a train.log with losses by update; the validation nll is 1.5 below the loss."""
     run.mkdir(parents=True, exist_ok=True)
     start = "2026-01-02 03:04:05 | INFO |"
     lines = [f"{start} x | num. shared model params: 1,234,567 (num. trained: 1)"]
@@ -30,7 +30,7 @@ def write_log(
 
 
 def write_score(run: Path, bleu: float, **more: Any) -> str:
-    """Write a test score; return its place in the run."""
+    """Write a test score; return its path in the run."""
     name = "scores/test.checkpoint_best.beam5.lenpen1.json"
     (run / "scores").mkdir(parents=True, exist_ok=True)
     content = {"bleu": bleu, "bleu_signature": SIGNATURE, "chrf": 50.0, "chrf_signature": "chrf"}
@@ -40,7 +40,7 @@ def write_score(run: Path, bleu: float, **more: Any) -> str:
 
 
 def write_config(run: Path, data: Path | str = "data/none", **options: Any) -> None:
-    """Write a run's config; options have underscores here."""
+    """Write a run's config; the options' names have underscores."""
     run.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {key.replace("_", "-"): value for key, value in options.items()}
     content["recipe"] = {"data": str(data)}
@@ -64,7 +64,7 @@ def write_cell(
     seed: int = 1,
     reason: str = "",
 ) -> Path:
-    """Write a cell's folder with its records, config, log and score."""
+    """Write a cell's folder with records, config, log and score."""
     run = folder / name
     write_config(run, seed=seed, **(options or {}))
     write_log(run, losses or {100000: 4.0}, train=train)

@@ -1,4 +1,4 @@
-"""The paper's analysis figures from made-up runs: what is read, tabulated and drawn."""
+"""The paper's analysis figures from artificial runs: points, tables and images."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.cells import write_cell
 
 
 def by_layer(*values: float) -> dict[str, Any]:
-    """A quantity of both sides, the encoder's twice the decoder's, in every part."""
+    """Return a quantity for every part of both sides, with doubled values for the encoder."""
     parts = ("layer", "self_attn", "encoder_attn", "ffn")
     return {
         "decoder": {part: list(values) for part in parts},
@@ -35,15 +35,22 @@ def by_layer(*values: float) -> dict[str, Any]:
 def write_run(
     folder: Path, cell: str, sweep: str, values: dict[str, str], updates: int = 3, **options: Any
 ) -> Path:
-    """A cell whose update u moved the model by u / 10; its layers 1, 2, 3 have gradients u, 2u, 3u
-    and LayerNorm inputs 20 + u, 21 + u, 22 + u.
+    """Write a cell with the measurements of updates u = 1, 2, ...
+
+    The model update is u / 10. Layers 1, 2 and 3 have gradients u, 2u and 3u, and LayerNorm inputs
+    20 + u, 21 + u and 22 + u.
     """
     seed = options.pop("seed", 1)
     factor = options.pop("factor", 1.0)
     name = cell if seed == 1 else f"{cell}.seed{seed}"
-    made = {"encoder_layers": 3, "decoder_layers": 3, "max_update": updates, "lr": 5e-4} | options
+    settings = {
+        "encoder_layers": 3,
+        "decoder_layers": 3,
+        "max_update": updates,
+        "lr": 5e-4,
+    } | options
     run = write_cell(
-        folder, name, sweep, values, options=made, seed=seed, losses={10: 9.0, 20: 8.0}
+        folder, name, sweep, values, options=settings, seed=seed, losses={10: 9.0, 20: 8.0}
     )
     for update in range(1, updates + 1):
         values_ = {
@@ -66,8 +73,8 @@ def fig4(tmp_path: Path) -> Path:
 
 
 def panels_of(figure: str, folder: Path, updates: str = "1-2") -> dict[str, Plot]:
-    made = make(figure, read_runs(folder), window(updates))
-    return {panel.name: panel for panel in made}
+    plots = make(figure, read_runs(folder), window(updates))
+    return {plot.name: plot for plot in plots}
 
 
 def points(panel: Plot, key: str) -> dict[float, float | None]:
@@ -75,21 +82,21 @@ def points(panel: Plot, key: str) -> dict[float, float | None]:
     return dict(zip(frame["x"], frame["ours"], strict=True))
 
 
-def test_the_model_update_is_counted_in_updates_made_and_is_zero_before_the_first(
+def test_the_model_update_is_zero_before_the_first_update(
     fig4: Path,
 ) -> None:
     panel = panels_of("fig4", fig4)["fig4a"]
     assert points(panel, "post-ln_warmup") == pytest.approx({0: 0, 1: 0.1, 2: 0.2, 3: 0.3})
 
 
-def test_an_input_of_layer_norm_belongs_to_the_iteration_before_its_update(fig4: Path) -> None:
+def test_layer_norm_inputs_belong_to_the_iteration_before_their_update(fig4: Path) -> None:
     panels = panels_of("fig4", fig4)
     # update 1: decoder 21, 22, 23 and encoder twice that: the mean is 33
     assert points(panels["fig4c"], "post-ln_warmup") == pytest.approx({0: 33, 1: 34.5, 2: 36})
     assert points(panels["fig4b"], "post-ln_warmup") == pytest.approx({0: 330, 1: 345, 2: 360})
 
 
-def test_gradients_are_the_decoder_s_layers_averaged_over_the_updates_asked_for(
+def test_gradients_of_decoder_layers_are_averaged_over_the_requested_updates(
     fig4: Path,
 ) -> None:
     panel = panels_of("fig4", fig4, "2-3")["fig4d"]
@@ -97,7 +104,7 @@ def test_gradients_are_the_decoder_s_layers_averaged_over_the_updates_asked_for(
     assert "mean of updates 2 to 3" in panel.title
 
 
-def test_figure_3a_has_the_runs_with_warm_up_alone_and_the_top_six_layers(tmp_path: Path) -> None:
+def test_figure_3a_has_only_runs_with_warm_up_and_the_top_six_layers(tmp_path: Path) -> None:
     folder = tmp_path / "fig4"
     for cell in ("post-ln_warmup", "post-ln_no-warmup"):
         run = write_run(folder, cell, "fig4", {"scheme": "post-ln"}, decoder_layers=18)
@@ -109,7 +116,7 @@ def test_figure_3a_has_the_runs_with_warm_up_alone_and_the_top_six_layers(tmp_pa
     assert points(panel, "post-ln_warmup") == {float(n): float(n) for n in range(13, 19)}
 
 
-def test_figure_3b_takes_the_last_decoder_layer_of_every_depth(tmp_path: Path) -> None:
+def test_figure_3b_has_the_last_decoder_layer_at_each_depth(tmp_path: Path) -> None:
     for depth in (24, 6):
         values = {"scheme": "post-ln", "depth": str(depth)}
         write_run(tmp_path / "r", f"post-ln_{depth}l", "fig3b", values, decoder_layers=depth)
@@ -118,7 +125,7 @@ def test_figure_3b_takes_the_last_decoder_layer_of_every_depth(tmp_path: Path) -
     assert panel.columns == [6, 24]
 
 
-def test_figure_5_has_seeds_as_a_mean(tmp_path: Path) -> None:
+def test_figure_5_averages_over_seeds(tmp_path: Path) -> None:
     for seed, factor in ((1, 1.0), (2, 3.0)):
         for depth in (6, 100):
             values = {"scheme": "deepnorm", "depth": str(depth)}
@@ -130,7 +137,7 @@ def test_figure_5_has_seeds_as_a_mean(tmp_path: Path) -> None:
     assert (row["seeds"], row["lowest"], row["highest"]) == pytest.approx((2, 0.2, 0.6))
 
 
-def test_what_was_not_recorded_is_refused_with_the_command_that_records_it(tmp_path: Path) -> None:
+def test_a_missing_quantity_is_an_error_with_the_command_that_records_it(tmp_path: Path) -> None:
     write_cell(tmp_path / "r", "post-ln_6l", "fig5", {"scheme": "post-ln", "depth": "6"})
     with pytest.raises(ValueError, match=r"fig5: none .* `deepnet sweep fig5`"):
         panels_of("fig5", tmp_path / "r")
@@ -140,15 +147,17 @@ def test_the_command_prints_ours_above_the_paper_s_and_writes_csv_and_image(
     fig4: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert cli.main(["analysis", "fig4", str(fig4), "--out", str(out)]) == 2  # 26-30: not there
+    assert (
+        cli.main(["analysis", "fig4", str(fig4), "--out", str(out)]) == 2
+    )  # updates 26-30 are missing
     assert "fig4d" in capsys.readouterr().err
     words = ["analysis", "fig4", str(fig4), "--out", str(out), "--updates", "1"]
     assert cli.main(words) == 0
-    said = capsys.readouterr().out
-    rows = [[cell.strip() for cell in line.split("|")[1:8]] for line in said.splitlines()]
+    printed = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("|")[1:8]] for line in printed.splitlines()]
     assert ["Post-LN, warm-up", "ours", "0", "0.1", "0.2", "0.3", "-"] in rows
     assert ["", "paper", "≈0", "-", "-", "-", "≈0.55"] in rows
-    assert "paper fig4a: digitised (≈), figure 4(a)" in said
+    assert "paper fig4a: digitised (≈), figure 4(a)" in printed
     assert (out / "fig4.png").read_bytes().startswith(b"\x89PNG")
     rows = list(csv.DictReader((out / "fig4.csv").open(encoding="utf-8")))
     here = [row for row in rows if (row["panel"], row["line"]) == ("fig4a", "post-ln_warmup")]
@@ -157,7 +166,7 @@ def test_the_command_prints_ours_above_the_paper_s_and_writes_csv_and_image(
 
 
 @pytest.mark.parametrize("name", ["fig3b", "fig3c", "fig4", "fig5"])
-def test_a_sweep_s_cells_are_the_rows_of_its_figure_and_record_what_it_needs(name: str) -> None:
+def test_a_sweep_s_cells_are_the_rows_of_its_figure_and_record_enough_updates(name: str) -> None:
     sweep = load_sweep(name)
     cells = expand(sweep)
     figure = {"fig4": "fig4a"}.get(name, name)

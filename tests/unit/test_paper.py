@@ -1,4 +1,4 @@
-"""The paper's numbers: spelled one way, whole, and as printed."""
+"""The paper's numbers, their keys, and the law of depth."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from fairseq_deepnet.experiments import paper
 
 
-def test_a_value_has_one_key_however_it_is_written() -> None:
+def test_all_spellings_of_a_value_have_the_same_key() -> None:
     spellings: dict[str, list[object]] = {
         "5e-4": ["5e-4", 0.0005],
         "1.5e-3": ["1.5E-03", 0.0015],
@@ -36,7 +36,7 @@ def test_table_1_is_as_printed() -> None:
     assert exact == {"table1", "table2", "table3"}
 
 
-def test_table_2_is_as_printed_and_its_average_is_that_of_both_sides() -> None:
+def test_table_2_is_as_printed_and_its_averages_are_consistent() -> None:
     table = paper.table("table2")
     assert [table.value("1000", column) for column in table.columns] == [33.9, 30.2, 32.1]
     for row in table.rows.values():
@@ -44,7 +44,7 @@ def test_table_2_is_as_printed_and_its_average_is_that_of_both_sides() -> None:
         assert mean == pytest.approx((into + out_of) / 2, abs=0.0501)  # printed to a tenth
 
 
-def test_the_fit_is_the_least_squares_solution_of_two_points_and_of_four() -> None:
+def test_the_fit_is_the_least_squares_solution() -> None:
     # ln 1 = 0 and ln e = 1: L(1) = 2 and L(e) = 5 give A = 3, B = 2 exactly
     exact = paper.fit({1: 2.0, math.e: 5.0})
     assert exact == pytest.approx((3.0, 2.0, 2, 0.0))
@@ -57,7 +57,7 @@ def test_the_fit_is_the_least_squares_solution_of_two_points_and_of_four() -> No
     assert paper.fit({6: 27.0}) is None
 
 
-def test_the_law_of_the_paper_s_points() -> None:
+def test_the_law_fitted_to_the_paper_s_points() -> None:
     # numpy.polyfit(log(depth), bleu, 1) of the digitised points
     rows = paper.table("fig8").rows.items()
     law = paper.fit({float(depth): float(row["average"]) for depth, row in rows})

@@ -1,4 +1,4 @@
-"""`deepnet plot`: the numbers that it reads in a run folder, its images and its page."""
+"""`deepnet plot`: the contents of run folders, images and the page."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make_run(
     broken_from: int = 10**9,
     change: Callable[[records.Record], object] = lambda record: None,
 ) -> Path:
-    """Write train.log and monitor.jsonl with numbers that are not finite from an update on.
+    """Write train.log and monitor.jsonl, with nan from update `broken_from` on.
 
     `change` edits each record before it is written.
     """
@@ -77,7 +77,7 @@ def line(kind: str, update: int, loss: float | str) -> str:
 
 
 def test_the_log_is_read(tmp_path: Path) -> None:
-    """Of a repeated update, the later line counts; what a run gave up when it went back is gone."""
+    """Repeated updates are replaced, and points after a return to an earlier update dropped."""
     lines = [
         *(line("train_inner", update, update) for update in (100, 200, 300)),
         line("train", 300, 99),
@@ -94,7 +94,7 @@ def test_the_log_is_read(tmp_path: Path) -> None:
     }
 
 
-def test_every_quantity_is_read_with_its_sides_and_layers(tmp_path: Path) -> None:
+def test_every_quantity_is_read_with_sides_and_layers(tmp_path: Path) -> None:
     (run,) = read_runs([make_run(tmp_path / "a", layers={"encoder": 3, "decoder": 5})])
     assert {key.quantity for key in run.series} == {*QUANTITIES, "loss", "nll_loss", "lr", "gnorm"}
     for key, series in run.series.items():
@@ -105,7 +105,7 @@ def test_every_quantity_is_read_with_its_sides_and_layers(tmp_path: Path) -> Non
             assert np.isfinite(series.values).all()
 
 
-def test_layers_start_at_the_input_and_a_missing_one_differs_from_a_broken_one(
+def test_missing_values_are_nan_and_values_that_are_not_finite_are_inf(
     tmp_path: Path,
 ) -> None:
     def change(record: records.Record) -> None:
@@ -116,7 +116,7 @@ def test_layers_start_at_the_input_and_a_missing_one_differs_from_a_broken_one(
     np.testing.assert_array_equal(values, [[1.0, math.nan, math.inf, math.inf]])
 
 
-def test_a_log_or_measurements_suffice(tmp_path: Path) -> None:
+def test_either_a_log_or_measurements_suffice(tmp_path: Path) -> None:
     folders = [make_run(tmp_path / name) for name in "ab"]
     (folders[0] / records.NAME).unlink()
     (folders[1] / "train.log").unlink()
@@ -133,7 +133,7 @@ def test_runs_with_equal_names_are_distinguished_by_their_parents(tmp_path: Path
     assert [run.name for run in read_runs(paths[1:])] == ["deep", "plain"]
 
 
-def test_events_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_events_survive_writing_and_reading(tmp_path: Path) -> None:
     layers, values = {"decoder": (1, 13, 18)}, {"lowest": {"decoder": 1e-9}}
     good = {"update": 1, "loss": 9.5}
     event = Event(Kind.VANISHED, 2, "gone", layers, values, 12, "no warm-up", good, "stop", 1)
@@ -164,7 +164,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     return read_runs([deep, broken])
 
 
-def test_an_image_has_units_and_names_the_runs(runs: list[Run]) -> None:
+def test_an_image_has_a_title_units_and_run_names(runs: list[Run]) -> None:
     figure = images.draw(runs[:1], head="a title")
     (axes,) = figure.axes
     assert figure.get_suptitle() == "a title"
@@ -196,14 +196,14 @@ def test_an_image_is_written(runs: list[Run], tmp_path: Path, show: str) -> None
         (["--out", "x.txt"], "must end in .png"),
     ],
 )
-def test_an_option_that_has_no_effect_is_refused(
+def test_an_option_without_effect_is_refused(
     runs: list[Run], capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     assert cli.main(["plot", str(runs[0].folder), *words]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_the_page_has_each_quantity_with_unit_meaning_and_the_papers_figure(
+def test_the_page_shows_each_quantity_with_unit_meaning_and_source(
     runs: list[Run],
 ) -> None:
     text = page.make(runs, "a <title>")
@@ -214,10 +214,10 @@ def test_the_page_has_each_quantity_with_unit_meaning_and_the_papers_figure(
         assert quantity.unit in text
         assert escape(quantity.source) in text
         assert escape(quantity.meaning.partition("`")[0][1:]) in text
-    assert not re.search(r'<(?:script|link|img)[^>]+(?:src|href)="', text)  # it needs no network
+    assert not re.search(r'<(?:script|link|img)[^>]+(?:src|href)="', text)  # no network is needed
 
 
-def test_a_page_of_deep_and_long_runs_stays_small_and_keeps_the_updates_around_events(
+def test_a_page_of_a_long_deep_run_is_small_and_contains_the_updates_around_events(
     runs: list[Run],
 ) -> None:
     updates = np.arange(10, 10_010, 10)
@@ -231,7 +231,7 @@ def test_a_page_of_deep_and_long_runs_stays_small_and_keeps_the_updates_around_e
     assert len(text) - len(get_plotlyjs()) < 12e6
 
 
-def test_a_name_cannot_end_the_script_that_contains_it(runs: list[Run]) -> None:
+def test_run_names_are_escaped(runs: list[Run]) -> None:
     name = "</script><img src=x onerror=fail(1)>"
     series = {key: values for key, values in runs[0].series.items() if key.quantity == "loss"}
     text = page.make([Run(name, runs[0].folder, series)])

@@ -1,4 +1,4 @@
-"""`deepnet quickstart`: the plan, and a last page that follows from the numbers of both runs."""
+"""`deepnet quickstart`: the plan and the summary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.cells import write_cell, write_log, write_score
 
 @pytest.fixture
 def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A quickstart whose training only pretends."""
+    """Simulate the quickstart's training."""
 
     def train(definition, cells, folder, *args, **options) -> None:  # type: ignore[no-untyped-def]
         for cell, bleu in zip(cells, (91.0, 0.4), strict=True):
@@ -33,7 +33,7 @@ def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_command_ends_in_a_page_and_curves(
+def test_the_command_writes_a_summary_and_curves(
     scored: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--data", str(scored / "data"), "--out", str(scored / "out"), "--gpus", "0"]

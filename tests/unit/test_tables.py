@@ -1,4 +1,4 @@
-"""Run folders as tables and figures, the paper's and our own: every number checked by hand."""
+"""Tables and figures of sweeps, with every number checked by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def text_of(folder: Path) -> str:
 
 
 def line_of(start: str, text: str) -> list[str]:
-    """Return the cells of the first row that starts with this."""
+    """Return the cells of the first row with this start."""
     line = next(line for line in text.splitlines() if line.startswith(f"| {start}"))
     return [cell.strip() for cell in line.strip("|").split("|")]
 
@@ -90,7 +90,7 @@ def test_table_1_cell_by_cell(table1: Path) -> None:
     assert "in brackets: arXiv 2203.00555, table 1: tokenised BLEU" in text
     assert "pre-ln_6l: why pre-ln_6l" in text
     assert "deepnorm_6l: why" not in text
-    # a score of tokens is the paper's kind
+    # BLEU on tokens replaces sacreBLEU, as in the paper
     more = {"bleu_tokenised": 28.0, "bleu_tokenised_signature": "multi-bleu"}
     write_score(table1 / "deepnorm_6l", 27.25, **more)
     assert entry(rows_of(table1), "deepnorm", "6") == ("28", "27.8", "0.2", "done")
@@ -118,7 +118,7 @@ def test_figure_7_reads_validation_losses_at_the_paper_s_updates(tmp_path: Path)
 
 def test_table_2_shows_averages_and_figure_8_fits_the_law(tmp_path: Path) -> None:
     name = "scores/test.checkpoint_best.beam5.lenpen1"
-    # a run that diverged is no point of the law
+    # the law of depth excludes runs that diverged
     for depth, shift, status in (("12", 0, "done"), ("1000", 6, "done"), ("200", -19, "diverged")):
         run = write_cell(tmp_path, depth, "table2", {"depth": depth}, status, score=name)
         (run / name).mkdir(parents=True)
@@ -146,26 +146,26 @@ def test_table_2_shows_averages_and_figure_8_fits_the_law(tmp_path: Path) -> Non
 def cell(
     folder: Path, scheme: str, depth: int, nll: float, status: str = "done", **more: Any
 ) -> Path:
-    """Write a cell of the user's own sweep; options override those of `write_cell`."""
+    """Write a cell of an unpublished sweep; `more` overrides arguments of `write_cell`."""
     values = more.pop("values", {"scheme": scheme, "depth": str(depth)})
     more = {"losses": {100: nll + 2, 200: nll + 1.5}} | more
     name = more.pop("name", f"{scheme}_{depth}l.seed{more.get('seed', 1)}")
     return write_cell(folder, name, more.pop("sweep", "own.yaml"), values, status, **more)
 
 
-def test_failed_and_unfinished_seeds_are_marked_and_in_no_mean(tmp_path: Path) -> None:
+def test_failed_and_unfinished_seeds_are_marked_and_excluded_from_means(tmp_path: Path) -> None:
     for seed, nll in ((1, 7.0), (2, 8.0), (3, 10.0)):
         cell(tmp_path, "deepnorm", 6, nll, seed=seed)
     cell(tmp_path, "deepnorm", 6, 9.5, "diverged", seed=4, reason="diverged: the loss rose")
     cell(tmp_path, "deepnorm", 18, 7.4, "unfinished")
-    again = cell(tmp_path, "pre-ln", 18, 9.0, "diverged")
-    again.rename(again.with_name(".pre-ln_18l.diverged1"))  # tried again
+    hidden = cell(tmp_path, "pre-ln", 18, 9.0, "diverged")
+    hidden.rename(hidden.with_name(".pre-ln_18l.diverged1"))
     cell(tmp_path, "pre-ln", 18, 7.25)
     cell(tmp_path, "rezero", 6, 7.0, "failed")
     cell(tmp_path, "rezero", 18, math.nan, "diverged")
     cell(tmp_path, "rezero", 18, 7.0, "failed", seed=2)
     text = text_of(tmp_path)
-    # mean 25 / 3; squared deviations 16/9 + 1/9 + 25/9 = 42/9, over 2, root
+    # mean 25/3; sample deviation: the root of (16/9 + 1/9 + 25/9) / 2
     assert line_of("deepnorm", text)[1:] == ["8.33 ±1.53 (1 of 4 diverged)", "-"]
     assert line_of("pre-ln", text)[1:] == ["-", "7.25"]
     assert line_of("rezero", text)[1:] == ["crashed", "crashed and diverged"]
@@ -192,7 +192,7 @@ def test_panels_with_the_same_factors_are_one_table_and_a_shared_run_counts_once
     assert [row["seeds"] for row in rows_of(tmp_path)] == ["1", "1", "1"]
 
 
-def test_every_further_factor_splits_the_tables_instead_of_counting_as_a_seed(
+def test_further_factors_split_tables_and_do_not_count_as_seeds(
     tmp_path: Path,
 ) -> None:
     for eps, nll in (("1e-8", 7.5), ("1e-4", 6.5)):
@@ -205,7 +205,7 @@ def test_every_further_factor_splits_the_tables_instead_of_counting_as_a_seed(
     assert [row["ours"] for row in rows_of(tmp_path)] == ["6.5", "7.5"]
 
 
-def test_a_single_factor_makes_a_column_for_each_measure(tmp_path: Path) -> None:
+def test_a_single_factor_has_a_column_for_each_measure(tmp_path: Path) -> None:
     train = dict(zip(range(10, 110, 10), [9.0] * 5 + [8.0, 7.0, 7.5, 7.5, 7.5], strict=True))
     values = {"scheme": "deepnorm"}
     cell(tmp_path, "deepnorm", 6, 7.0, values=values, train=train, bleu=29.25)
@@ -215,8 +215,10 @@ def test_a_single_factor_makes_a_column_for_each_measure(tmp_path: Path) -> None
     assert line_of("deepnorm", text)[1:] == ["29.25", "8.50", "7.00", "7.50", "0.25"]
 
 
-def tried(folder: Path, depth: int, lr: str, losses: list[float], bleu: float, **more: Any) -> None:
-    """Write a run of the sweep depth at a learning rate, with its validation losses."""
+def write_trial(
+    folder: Path, depth: int, lr: str, losses: list[float], bleu: float, **more: Any
+) -> None:
+    """Write a cell of the sweep `depth` with a learning rate and validation losses."""
     panel, status = more.pop("panel", "law"), more.pop("status", "done")
     values = {"scheme": "deepnorm", "depth": str(depth)} | ({"lr": lr} if panel == "law" else {})
     form = {"losses": dict(enumerate(losses, 1)), "bleu": bleu, "panel": panel, "sweep": "depth"}
@@ -224,15 +226,17 @@ def tried(folder: Path, depth: int, lr: str, losses: list[float], bleu: float, *
     cell(folder, "deepnorm", depth, 0.0, status, values=values, **form)
 
 
-def test_of_several_options_those_that_end_best_on_validation_are_shown(tmp_path: Path) -> None:
-    tried(tmp_path, 6, "1e-3", [4.3], 26.0)
-    tried(tmp_path, 6, "2e-3", [3.6], 30.0)
-    tried(tmp_path, 6, "4e-3", [3.7], 31.0)  # better where it must not count
-    tried(tmp_path, 18, "1e-3", [3.9], 27.0)
-    tried(tmp_path, 18, "2e-3", [3.0, 4.2], 29.0)  # lower once, and higher at the end
-    tried(tmp_path, 18, "4e-3", [3.5], 1.0, status="diverged")
-    tried(tmp_path, 50, "1e-3", [4.1], 25.0)
-    tried(tmp_path, 50, "1e-3", [4.0], 24.0, panel="norms", freeze_norms="both")
+def test_the_best_options_by_last_validation_loss_are_shown(tmp_path: Path) -> None:
+    write_trial(tmp_path, 6, "1e-3", [4.3], 26.0)
+    write_trial(tmp_path, 6, "2e-3", [3.6], 30.0)
+    write_trial(tmp_path, 6, "4e-3", [3.7], 31.0)  # a better test score does not count
+    write_trial(tmp_path, 18, "1e-3", [3.9], 27.0)
+    write_trial(
+        tmp_path, 18, "2e-3", [3.0, 4.2], 29.0
+    )  # a lower loss before the end does not count
+    write_trial(tmp_path, 18, "4e-3", [3.5], 1.0, status="diverged")
+    write_trial(tmp_path, 50, "1e-3", [4.1], 25.0)
+    write_trial(tmp_path, 50, "1e-3", [4.0], 24.0, panel="norms", freeze_norms="both")
     rows = rows_of(tmp_path)
     best = [entry(rows, "deepnorm", depth, "depth")[0] for depth in ("6", "18", "50")]
     assert best == ["30", "27", "24"]
@@ -244,7 +248,7 @@ def test_of_several_options_those_that_end_best_on_validation_are_shown(tmp_path
 
 
 def drawn(folder: Path) -> dict[str, Any]:
-    """Return matplotlib's figures of a sweep, by name."""
+    """Return a sweep's figures by name."""
     return {table.name: against_depth(table) for table in report_of(folder)}
 
 
@@ -281,12 +285,12 @@ def test_depth_has_a_panel_per_group_and_a_line_per_scheme(folder: Path) -> None
     assert figure.get_suptitle() == "A comparison: valid_nll"
 
 
-def test_means_have_their_spread_and_crosses_mark_where_runs_failed(folder: Path) -> None:
+def test_error_bars_show_deviations_and_crosses_mark_failed_runs(folder: Path) -> None:
     axes = drawn(folder)["valid_nll"].axes[0]
     deepnorm, post_ln = axes.containers
     assert list(deepnorm.lines[0].get_ydata()) == [7.5, 7.5, 7.5]
     heights = list(post_ln.lines[0].get_ydata())
-    # the mean of 7.7 and 7.8; the seed that did not diverge; none
+    # the mean of 7.7 and 7.8; the seed that did not diverge; no value
     assert heights == pytest.approx([7.75, 7.8, math.nan], nan_ok=True)
     bars = post_ln.lines[2][0].get_segments()
     deviation = math.sqrt(2 * 0.05**2)
@@ -306,7 +310,7 @@ def test_the_paper_s_values_are_dotted_beside_ours_and_a_law_is_dashed(tmp_path:
     (theirs,) = [line for line in axes.lines if line.get_linestyle() == ":"]
     assert list(theirs.get_ydata()) == [27.8, 28.8, 29.0, 28.9]
     assert labels(axes) == ["DeepNet", "failed", "the paper's"]
-    # a depth that was not run does not interrupt the line
+    # a depth without a run does not interrupt the line
     assert list(axes.containers[0].lines[0].get_ydata()) == [28.0, 28.0, 28.0]
     (axes,) = drawn(tmp_path / "depth")["depth"].axes
     (law,) = [line for line in axes.lines if line.get_linestyle() == "--"]

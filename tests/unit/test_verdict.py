@@ -1,4 +1,4 @@
-"""The rule of divergence: on losses, and on what the watch reported."""
+"""The rule for diverged runs, by losses and by events of the divergence watch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FALLING = [(update, 9.0 - update / 50) for update in range(10, 210, 10)]
 def why(
     folder: Path, train: Points, valid: Points, crashed: bool = False, **more: Any
 ) -> str | None:
-    """Judge a run; `more` are its warm-up and unigram level."""
+    """Return why a run diverged; `more` sets its warm-up and unigram loss."""
     config = Config("x", {"warmup-updates": more.pop("warmup", 0)}, {})
     return Run(folder, config, train_nll=train, valid_nll=valid, **more).why_diverged(crashed)
 
@@ -33,7 +33,7 @@ def report(run: Path, *events: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_last_loss_that_is_not_finite_has(tmp_path: Path, loss: float) -> None:
+def test_a_last_loss_that_is_not_finite_is_divergence(tmp_path: Path, loss: float) -> None:
     for losses in (([*FALLING, (210, loss)], []), (FALLING, [(100, 5.0), (200, loss)])):
         assert f"is {loss}" in str(why(tmp_path, *losses))
     assert why(tmp_path, [(10, loss), *FALLING[1:]], []) is None
@@ -41,7 +41,7 @@ def test_a_last_loss_that_is_not_finite_has(tmp_path: Path, loss: float) -> None
 
 
 @pytest.mark.parametrize("kind", ["not_finite", "loss_spike", "stalled", "loss_scale"])
-def test_trouble_that_did_not_end_with_the_run_has(tmp_path: Path, kind: str) -> None:
+def test_an_event_that_lasts_to_the_end_is_divergence(tmp_path: Path, kind: str) -> None:
     report(tmp_path, {"kind": kind})
     assert why(tmp_path, FALLING, []) == "the loss spiked, at update 120"
     report(tmp_path, {"kind": kind}, {"kind": kind, "update": 150, "ended": True})
@@ -50,7 +50,7 @@ def test_trouble_that_did_not_end_with_the_run_has(tmp_path: Path, kind: str) ->
     assert why(tmp_path, FALLING, []) == "the loss spiked, at update 180"
 
 
-def test_vanished_gradients_and_a_successful_fallback_are_no_divergence(tmp_path: Path) -> None:
+def test_vanished_gradients_and_successful_fallbacks_are_not_divergence(tmp_path: Path) -> None:
     report(tmp_path, {"kind": "vanished_gradients"})
     assert why(tmp_path, FALLING, []) is None
     report(tmp_path, {"kind": "loss_spike", "policy": "stop"})
@@ -61,21 +61,21 @@ def test_vanished_gradients_and_a_successful_fallback_are_no_divergence(tmp_path
 @pytest.mark.parametrize(
     ("losses", "stalled"),
     [
-        ([(100, 8.4), (200, 8.3)], True),  # within 0.1 of the level
-        ([(100, 8.4), (200, 8.22)], False),  # below it by more
+        ([(100, 8.4), (200, 8.3)], True),  # within 0.1 of the unigram loss
+        ([(100, 8.4), (200, 8.22)], False),  # lower by more than 0.1
         ([(100, 8.4), (200, 8.32)], True),
-        ([(100, 8.5), (200, 8.31)], False),  # just below, and it falls
-        ([(100, 8.8), (200, 8.5)], True),  # it falls, and is above
+        ([(100, 8.5), (200, 8.31)], False),  # slightly lower, and falling
+        ([(100, 8.8), (200, 8.5)], True),  # falling, but higher
     ],
 )
-def test_a_model_that_only_knows_word_frequencies_has_stalled(
+def test_a_model_no_better_than_unigrams_has_stalled(
     tmp_path: Path, losses: list[tuple[int, float]], stalled: bool
 ) -> None:
     reason = why(tmp_path, FALLING, losses, warmup=50, unigram=8.33)
     assert (reason is not None) == stalled
     if stalled:
         assert f"stalled at a validation loss of {losses[-1][1]:.2f}" in str(reason)
-    # during the warm-up, without a level and after a crash nothing is known
+    # the rule does not apply during warm-up, without a unigram loss, or after a crash
     assert why(tmp_path, FALLING, losses, warmup=400, unigram=8.33) is None
     assert why(tmp_path, FALLING, losses, warmup=50) is None
     assert why(tmp_path, FALLING, losses, True, unigram=8.33) is None
