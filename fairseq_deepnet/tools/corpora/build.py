@@ -456,15 +456,14 @@ def _encode_chunk(
 ) -> _Cleaned:
     """Encode the tokens of a chunk; drop pairs whose subwords exceed the limits."""
     dropped: Counter[str] = Counter()
-    rows = list(chunk.decode(paths))
-    source, target = (moses.encode_lines((row[side] for row in rows), codes) for side in (2, 3))
     pairs = []
-    for row, *pieces in zip(rows, source, target, strict=True):
-        if limits and (reason := moses.why_dropped(pieces[0], pieces[1], limits)):
+    for forms in chunk.decode(paths):
+        source, target = moses.encode_lines(forms[2:], codes)
+        if limits and (reason := moses.why_dropped(source, target, limits)):
             dropped[reason] += 1
         else:
-            pairs.append((*row, *pieces))
-    return _Cleaned(len(rows), pairs, dropped)
+            pairs.append((*forms, source, target))
+    return _Cleaned(len(chunk.sides[0]), pairs, dropped)
 
 
 def folder_digests(folder: Path) -> dict[str, str | None]:

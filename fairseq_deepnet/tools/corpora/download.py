@@ -31,6 +31,7 @@ TRIES: Final = 5
 """Number of tries of each address."""
 PAUSE: Final = 2.0
 """Seconds before the second try of all addresses; twice as many before the third, and so on."""
+_GZIP: Final = (".gz", ".tgz")
 
 
 def verify(file: File, path: Path) -> None:
@@ -47,7 +48,7 @@ def verify(file: File, path: Path) -> None:
             raise ValueError(
                 f"its {algorithm} is {checksum} instead of {expected} ({file.published})"
             )
-    if file.is_gzip:
+    if file.name.endswith(_GZIP):
         try:
             with gzip.open(path) as stream:
                 while stream.read(1 << 20):
@@ -60,7 +61,7 @@ def _transfer(url: str, file: File, part: BinaryIO) -> None:
     """Fill `part` from a URL; resume after its last byte if the complete file can be verified."""
     begun = part.seek(0, os.SEEK_END)
     headers = {"User-Agent": "fairseq_deepnet", "Accept-Encoding": "identity"}
-    if begun and (file.is_gzip or file.sha256 or file.md5):
+    if begun and (file.name.endswith(_GZIP) or file.sha256 or file.md5):
         headers["Range"] = f"bytes={begun}-"
     request = urllib.request.Request(url, headers=headers)
     # urlopen would keep the proxies that were set at its first call

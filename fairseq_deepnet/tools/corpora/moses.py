@@ -22,7 +22,6 @@ LONGEST_WORD = 1000
 """Maximum number of characters; clean-corpus-n.perl drops pairs with a longer word."""
 _CACHED_WORDS = 500_000  # about 100 MB; subword-nmt's cache has no limit
 
-_SPACES = re.compile(r"\s+")
 # tokenizer.perl splits off every final full stop, even in "in the U.S."; sacremoses does not
 _FINAL_STOP = re.compile(r"(?<=[^\s.])\.$")
 
@@ -60,7 +59,7 @@ def tokenise(line: str, language: str, recipe: Recipe, train: bool = True) -> st
         line, aggressive_dash_splits=is_wmt, return_str=True
     )
     # after a final .' sacremoses leaves spaces, which the Perl tools trim
-    tokens = _FINAL_STOP.sub(" .", _SPACES.sub(" ", str(tokens)).strip())
+    tokens = _FINAL_STOP.sub(" .", " ".join(str(tokens).split()))
     return tokens.lower() if recipe.lowercase else tokens
 
 

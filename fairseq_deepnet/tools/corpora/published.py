@@ -86,11 +86,6 @@ class File:
     md5: str | None = None
     published: str = ""
 
-    @property
-    def is_gzip(self) -> bool:
-        """Return True if the file's end shows that it is complete."""
-        return self.name.endswith((".gz", ".tgz"))
-
 
 class Corpus(NamedTuple):
     """Files of a corpus, and the `parts` to download instead if languages are chosen."""

@@ -20,10 +20,6 @@ from fairseq_deepnet.tools.corpora.text import Recipe, normalise
 
 UNKNOWN = "<unk>"
 FAIRSEQ_SPECIALS = frozenset({"<s>", "<pad>", "</s>", UNKNOWN})
-# the result of unigram training depends on it
-_TRAINING_THREADS = 16
-_ENDS = re.compile("[\r\n]")
-_MAX_LINE_BYTES = 16_384
 
 
 def allot(lines: dict[str, int], budget: int, temperature: float) -> dict[str, int]:
@@ -77,8 +73,8 @@ def train_model(text: Iterable[str], prefix: Path, recipe: Recipe) -> None:
             byte_fallback=recipe.byte_fallback,
             input_sentence_size=recipe.sample,
             shuffle_input_sentence=True,
-            max_sentence_length=_MAX_LINE_BYTES,
-            num_threads=_TRAINING_THREADS,
+            max_sentence_length=16_384,
+            num_threads=16,  # the result of unigram training depends on it
             minloglevel=2,
         )
     except RuntimeError as error:
@@ -146,4 +142,4 @@ def encode_lines(
 
 def decode_line(model: sentencepiece.SentencePieceProcessor, line: str) -> str:
     """Return the text of a line of pieces, with spaces for line ends spelt as bytes."""
-    return _ENDS.sub(" ", str(model.decode(line.split())))
+    return re.sub("[\r\n]", " ", str(model.decode(line.split())))

@@ -19,15 +19,12 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, TypeVar, cast
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
 from fairseq_deepnet.ended import end_with_parent
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-CHUNK: Final = 10_000
-"""Number of lines per task of a process, which takes at most a second and a few megabytes."""
 
 # White space for Python, fairseq and sentencepiece (zero-width space, byte-order mark, and
 # sentencepiece's symbol for a space).
@@ -110,8 +107,8 @@ class Chunk(NamedTuple):
             yield tuple(decode(raw, path, number) for raw, path in zip(lines, paths, strict=True))
 
 
-def chunks(paths: Sequence[Path], size: int = CHUNK) -> Iterator[Chunk]:
-    """Yield `size` lines of every file at a time.
+def chunks(paths: Sequence[Path], size: int = 10_000) -> Iterator[Chunk]:
+    """Yield `size` lines of every file at a time, which take about a second and a few megabytes.
 
     Raises ValueError if the files differ in length or are empty.
     """
