@@ -94,7 +94,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
             if is_set:
                 raise ConfigurationError(f"not supported: {message}")
         # with --cpu, fairseq puts the fp32 weights of --fp16 on a GPU
-        if common.cpu and common.fp16 and not torch.cuda.is_available():
+        if common.cpu and common.fp16 and not torch.cuda.device_count():
             raise ConfigurationError("--fp16 needs a GPU; on a CPU, use --bf16 or neither")
 
     def _build_optimizer(self) -> None:

@@ -9,13 +9,13 @@ import pytest
 from tests.integration.conftest import SMALL, TRAIN
 from tests.support.training import train_here
 
-BEGUN, UPDATES = 5, 20
+FIRST, UPDATES = 5, 20
 MODEL = ("--arch=deepnet_transformer", *SMALL, "--dropout=0.1", "--clip-norm=1", "--log-interval=1")
 CRITERIONS = ("label_smoothed_cross_entropy", "chunked_label_smoothed_cross_entropy")
 OPTIMISERS = ("adam", "fused_adam")
 
 
-@pytest.mark.parametrize("begins", [0, 1], ids=["fairseq begins", "ours begins"])
+@pytest.mark.parametrize("starter", [0, 1], ids=["fairseq first", "ours first"])
 @pytest.mark.parametrize(
     ("precision", "criterions", "bound"),
     [((), CRITERIONS, 1e-5), (("--bf16",), CRITERIONS[:1] * 2, 1e-3)],
@@ -28,7 +28,7 @@ def test_losses_of_20_updates_are_equal_after_a_change(
     precision: tuple[str, ...],
     criterions: tuple[str, str],
     bound: float,
-    begins: int,
+    starter: int,
 ) -> None:
     """In bf16 only the optimiser changes, because our criterion rounds logits in another order.
 
@@ -44,11 +44,11 @@ def test_losses_of_20_updates_are_equal_after_a_change(
         arguments = (*MODEL, *TRAIN, *precision, *parts, f"--max-update={updates}")
         return train_here(tiny_data, folder, *arguments)
 
-    train(tmp_path / "0", begins, BEGUN)
+    train(tmp_path / "0", starter, FIRST)
     shutil.copytree(tmp_path / "0", tmp_path / "1")
     runs = []
     for kind in (0, 1):
-        checkpoint = train(tmp_path / str(kind), kind, BEGUN + UPDATES)
+        checkpoint = train(tmp_path / str(kind), kind, FIRST + UPDATES)
         assert len(losses) == UPDATES  # the run has resumed, not restarted
         runs.append((list(losses), checkpoint["last_optimizer_state"]))
     (stock, stock_state), (ours, our_state) = runs
@@ -59,6 +59,6 @@ def test_losses_of_20_updates_are_equal_after_a_change(
     assert stock[0][0] > stock[-1][0]
     assert stock_state["state"].keys() == our_state["state"].keys()
     assert all(
-        (moments["step"], moments.keys()) == (BEGUN + UPDATES, our_state["state"][key].keys())
+        (moments["step"], moments.keys()) == (FIRST + UPDATES, our_state["state"][key].keys())
         for key, moments in stock_state["state"].items()
     )

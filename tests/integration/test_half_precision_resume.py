@@ -12,7 +12,7 @@ from tests.integration.conftest import SMALL, TRAIN
 from tests.support.slow import slow_but
 from tests.support.training import train_here, train_together
 
-BEGUN, UPDATES = 5, 9
+STOP, UPDATES = 5, 9
 WAYS = {
     "bf16": ("--bf16",),
     "fp16, one flat row": ("--fp16",),
@@ -24,7 +24,7 @@ WAYS = {
 SCALE = ("--fp16-init-scale=4194304", "--fp16-scale-window=3")
 COMMON = (
     *("--arch=deepnet_transformer", *SMALL, *TRAIN, "--dropout=0.1", "--clip-norm=1"),
-    *("--max-tokens=80", "--disable-validation", f"--save-interval-updates={BEGUN}"),
+    *("--max-tokens=80", "--disable-validation", f"--save-interval-updates={STOP}"),
 )
 Losses = list[tuple[float, float]]
 
@@ -32,6 +32,7 @@ Losses = list[tuple[float, float]]
 @pytest.fixture(autouse=True)
 def _a_cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let fairseq's fp16 run without a GPU, as in test_half_precision_training."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)
 
@@ -41,10 +42,10 @@ def train(data: Path, folder: Path, updates: int, *options: str) -> dict[str, An
     return train_here(data, folder, *COMMON, *options, f"--max-update={updates}")
 
 
-def interrupted(whole: Path, folder: Path) -> Path:
-    """Create a folder as after the first BEGUN updates of the run in `whole`."""
+def interrupt(whole: Path, folder: Path) -> Path:
+    """Create a folder as after the first STOP updates of the run in `whole`."""
     folder.mkdir()
-    shutil.copy(whole / f"checkpoint_1_{BEGUN}.pt", folder / "checkpoint_last.pt")
+    shutil.copy(whole / f"checkpoint_1_{STOP}.pt", folder / "checkpoint_last.pt")
     return folder
 
 
@@ -75,9 +76,9 @@ def test_a_resumed_run_equals_the_uninterrupted_run(
 ) -> None:
     options = (*WAYS[way], f"--optimizer={optimizer}", *(SCALE if "fp16" in way else ()))
     expected = train(tiny_data, tmp_path / "whole", UPDATES, *options)
-    rest = losses[BEGUN - UPDATES :]
+    rest = losses[STOP - UPDATES :]
     losses.clear()
-    part = interrupted(tmp_path / "whole", tmp_path / "part")
+    part = interrupt(tmp_path / "whole", tmp_path / "part")
     resumed = train(tiny_data, part, UPDATES, *options)
     assert losses == rest
     for key in ("model", "last_optimizer_state"):
@@ -91,7 +92,7 @@ def test_two_processes_resume_exactly_and_both_reject_another_scheme(
     """Rank 0 sends the checkpoint's state and its errors to the other rank."""
     words = [*COMMON, "--bf16", "--optimizer=fused_adam", f"--max-update={UPDATES}"]
     assert train_together(tiny_data, tmp_path / "whole", *words) == [0, 0]
-    part = interrupted(tmp_path / "whole", tmp_path / "part")
+    part = interrupt(tmp_path / "whole", tmp_path / "part")
     assert train_together(tiny_data, part, *words) == [0, 0]
     assert train_together(tiny_data, part, *words, "--residual-scheme=post-ln") == [2, 2]
     expected, resumed = (
@@ -109,12 +110,12 @@ def test_two_processes_resume_exactly_and_both_reject_another_scheme(
 def test_without_optimiser_state_the_fp32_weights_are_the_models(
     tiny_data: Path, tmp_path: Path, how: str
 ) -> None:
-    begun = train(tiny_data, tmp_path / "begun", BEGUN, "--bf16")
+    before = train(tiny_data, tmp_path / "begun", STOP, "--bf16")
     path = tmp_path / "begun" / "checkpoint_last.pt"
     arguments = (f"{how}={path}",) if "finetune" in how else (how, f"--restore-file={path}")
-    after = train(tiny_data, tmp_path / "after", BEGUN + 1, "--bf16", "--lr=1e-30", *arguments)
+    after = train(tiny_data, tmp_path / "after", STOP + 1, "--bf16", "--lr=1e-30", *arguments)
     name = "encoder.layers.0.fc1.weight"
-    rounded = begun["model"][name]
+    rounded = before["model"][name]
     assert any(
         torch.equal(master, rounded) for master in after["last_optimizer_state"]["fp32_params"]
     )
@@ -126,8 +127,8 @@ def test_fp32_training_resumes_from_rounded_weights_and_vice_versa(
     still = ("--reset-optimizer", "--lr=1e-30")
     for first, then in ((), ("--bf16",)), (("--bf16",), ()):
         folder = tmp_path / f"begun{len(first)}"
-        begun = train(tiny_data, folder, BEGUN, *first)
-        after = train(tiny_data, folder, BEGUN + 1, *then, *still)
-        for name, weights in begun["model"].items():
+        before = train(tiny_data, folder, STOP, *first)
+        after = train(tiny_data, folder, STOP + 1, *then, *still)
+        for name, weights in before["model"].items():
             assert torch.equal(after["model"][name], weights.bfloat16().float()), name
     assert not [line for line in caplog.messages if "fp32 weights" in line]

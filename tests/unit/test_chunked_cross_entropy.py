@@ -241,15 +241,15 @@ def test_no_tensor_is_as_large_as_the_table(training: bool) -> None:
     x = torch.randn(tokens, width, requires_grad=training)
     w = torch.randn(vocabulary, width, requires_grad=training)
     target = torch.randint(2, vocabulary, (tokens,))
-    with Largest() as seen, torch.set_grad_enabled(training):
+    with Largest() as largest, torch.set_grad_enabled(training):
         loss = chunked.smoothed_cross_entropy(x, w, None, target, 0.1, PAD).loss
         if training:
             loss.backward()
     # x is the largest tensor; a table of 6 rows has 900 elements, the full table 45,000
-    assert seen.elements == tokens * width
-    with Largest() as seen:
+    assert largest.elements == tokens * width
+    with Largest() as largest:
         reference(x, w, target, 0.1)
-    assert seen.elements >= tokens * vocabulary
+    assert largest.elements >= tokens * vocabulary
 
 
 def test_padding_is_not_computed() -> None:
@@ -263,19 +263,19 @@ def test_padding_is_counted_once_before_the_model_runs(
     sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counting synchronises with a GPU and would later wait for the whole forward pass."""
-    seen: list[str] = []
+    events: list[str] = []
     count = chunked.counted
 
     def counted(*inputs: Any) -> Tensor:
-        seen.append("padding")
+        events.append("padding")
         return count(*inputs)
 
     for module in (chunked, cross_entropy):
         monkeypatch.setattr(module, "counted", counted)
     model = build_model()
-    model.encoder.register_forward_pre_hook(lambda *_: seen.append("model"))
+    model.encoder.register_forward_pre_hook(lambda *_: events.append("model"))
     cross_entropy.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)(model, sample)
-    assert seen == ["padding", "model"]
+    assert events == ["padding", "model"]
 
 
 def test_a_batch_with_only_padding_has_no_loss() -> None:

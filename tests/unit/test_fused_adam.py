@@ -78,15 +78,15 @@ def test_either_optimiser_resumes_from_the_others_state(first: Any) -> None:
     second = StockAdam if first is FairseqAdam else FairseqAdam
     params, before = run(first)
     state = copy.deepcopy(before.state_dict())
-    goes_on = [nn.Parameter(p.detach().clone()) for p in params]
-    after = second(config(), goes_on)
+    copies = [nn.Parameter(p.detach().clone()) for p in params]
+    after = second(config(), copies)
     after.load_state_dict(state, {"lr": 0.01})
     before.load_state_dict(copy.deepcopy(state), {"lr": 0.01})
     for update in range(20, 25):
-        for parameters, optimizer in ((params, before), (goes_on, after)):
+        for parameters, optimizer in ((params, before), (copies, after)):
             give_gradients(parameters, update)
             optimizer.step()
-    assert_same([p.data for p in goes_on], [p.data for p in params])
+    assert_same([p.data for p in copies], [p.data for p in params])
     assert before.__class__.__name__ == after.__class__.__name__
 
 
@@ -97,10 +97,10 @@ def test_a_step_count_in_the_group_is_loaded() -> None:
     for moments in state["state"].values():
         del moments["step"]
     state["param_groups"][0]["step"] = 4
-    goes_on = [nn.Parameter(p.detach().clone()) for p in params]
-    after = FairseqAdam(config(), goes_on)
+    copies = [nn.Parameter(p.detach().clone()) for p in params]
+    after = FairseqAdam(config(), copies)
     after.load_state_dict(state)
-    give_gradients(goes_on, 4)
+    give_gradients(copies, 4)
     after.step()
     assert {moments["step"] for moments in after.state_dict()["state"].values()} == {5}
 

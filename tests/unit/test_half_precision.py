@@ -87,7 +87,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tupl
     return setting
 
 
-def begun(fp16: bool, flat: bool = False) -> tuple[FP16Optimizer, list[Tensor]]:
+def start(fp16: bool, flat: bool = False) -> tuple[FP16Optimizer, list[Tensor]]:
     """Return an optimiser after three updates, and its parameters."""
     params = weights(torch.float16 if fp16 else torch.bfloat16)
     if flat:  # a flat master excludes frozen parameters
@@ -97,7 +97,7 @@ def begun(fp16: bool, flat: bool = False) -> tuple[FP16Optimizer, list[Tensor]]:
     return wrapper, params
 
 
-def resumed(state: dict[str, Any], params: list[Tensor], fp16: bool, flat: bool = False) -> Any:
+def resume(state: dict[str, Any], params: list[Tensor], fp16: bool, flat: bool = False) -> Any:
     """Return an optimiser resumed from a state and from rounded parameters."""
     copies = [nn.Parameter(p.detach().clone(), requires_grad=p.requires_grad) for p in params]
     wrapper = optimizer("fused_adam", copies, fp16, flat)
@@ -115,8 +115,8 @@ def row(parts: list[Tensor]) -> Tensor:
 
 
 def test_masters_moments_and_scale_resume_bit_for_bit(way: tuple[bool, bool]) -> None:
-    first, params = begun(*way)
-    second = resumed(first.state_dict(), params, *way)
+    first, params = start(*way)
+    second = resume(first.state_dict(), params, *way)
     assert train(first, params, 9, 3) == train(second, second.fp16_params, 9, 3)
     pairs = list(zip(params, second.fp16_params, strict=True))
     for a, b in pairs + list(zip(masters(first), masters(second), strict=True)):
@@ -126,8 +126,8 @@ def test_masters_moments_and_scale_resume_bit_for_bit(way: tuple[bool, bool]) ->
 
 
 def test_stock_fairseq_loads_the_saved_state(way: tuple[bool, bool]) -> None:
-    first, params = begun(*way)
-    stock = resumed(first.state_dict(), params, *way)
+    first, params = start(*way)
+    stock = resume(first.state_dict(), params, *way)
     FP16Optimizer.load_state_dict(stock, first.state_dict())
     moments = stock.fp32_optimizer.state_dict()["state"]
     for key, expected in first.fp32_optimizer.state_dict()["state"].items():
@@ -137,11 +137,11 @@ def test_stock_fairseq_loads_the_saved_state(way: tuple[bool, bool]) -> None:
 def test_a_state_without_fp32_weights_is_loaded_with_one_warning(
     way: tuple[bool, bool], caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, params = begun(*way)
+    first, params = start(*way)
     state = first.state_dict()
     del state["fp32_params"]
     with caplog.at_level(logging.WARNING):
-        second = resumed(state, params, *way)
+        second = resume(state, params, *way)
     (warning,) = caplog.messages
     assert "contains no fp32 weights: they are restored from its rounded ones" in warning
     assert torch.equal(row(masters(second)), row(params))
@@ -149,17 +149,17 @@ def test_a_state_without_fp32_weights_is_loaded_with_one_warning(
 
 @pytest.mark.parametrize("fault", ["a tensor less", "another shape"])
 def test_masters_with_other_shapes_are_an_error(way: tuple[bool, bool], fault: str) -> None:
-    first, params = begun(*way)
+    first, params = start(*way)
     state = first.state_dict()
     *others, last = state["fp32_params"]
     state["fp32_params"] = others if fault == "a tensor less" else [*others, last.flatten()[1:]]
     with pytest.raises(ConfigurationError, match=r"does not match the trained .*--reset-optimizer"):
-        resumed(state, params, *way)
+        resume(state, params, *way)
 
 
 def test_the_other_half_precision_loads_the_fp32_weights() -> None:
-    first, params = begun(fp16=False)
+    first, params = start(fp16=False)
     halves = [nn.Parameter(p.detach().half(), p.requires_grad) for p in params]
-    second = resumed(first.state_dict(), halves, fp16=True)
+    second = resume(first.state_dict(), halves, fp16=True)
     assert torch.equal(row(masters(second)), row(masters(first)))
     assert torch.equal(second.fp16_params[0], masters(first)[0].half())

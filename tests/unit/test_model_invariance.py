@@ -60,11 +60,11 @@ def test_the_encoder_has_the_same_output_in_generation_as_in_training(
 
 def test_target_padding_on_the_left_changes_no_output(model: Any, batch: Batch) -> None:
     right = batch["prev_output_tokens"]
-    left = torch.stack([torch.cat([t[t.eq(1)], t[t.ne(1)]]) for t in right])
-    actual = log_probs(model, batch | {"prev_output_tokens": left})
+    padded_left = torch.stack([torch.cat([t[t.eq(1)], t[t.ne(1)]]) for t in right])
+    actual = log_probs(model, batch | {"prev_output_tokens": padded_left})
     assert torch.isfinite(actual).all()
     torch.testing.assert_close(
-        actual[left.ne(1)], log_probs(model, batch)[right.ne(1)], **TOLERANCE
+        actual[padded_left.ne(1)], log_probs(model, batch)[right.ne(1)], **TOLERANCE
     )
 
 

@@ -144,10 +144,10 @@ def test_pre_ln_flags_agree_with_pre_ln(model_builder: BuildModel) -> None:
 
 
 def test_pruning_layers_keeps_the_alpha_of_the_trained_depth(model_builder: BuildModel) -> None:
-    trained = [gains(6, 4)[side].alpha for side in Side]
+    trained_alphas = [gains(6, 4)[side].alpha for side in Side]
     whole = model_builder(encoder_layers=6, decoder_layers=4)
     record = whole.args.residual_record
-    alphas = dict(zip(("encoder", "decoder"), trained, strict=True))
+    alphas = dict(zip(("encoder", "decoder"), trained_alphas, strict=True))
     assert record == {
         **{"scheme": "deepnorm", "depths": [6, 4], "alphas": alphas},
         "variant": "paper",
@@ -161,8 +161,8 @@ def test_pruning_layers_keeps_the_alpha_of_the_trained_depth(model_builder: Buil
     ):
         pruned = model_builder(**options)
         assert len(pruned.encoder.layers) == 2
-        assert pruned.encoder.layers[1].residuals["ffn"].alpha == trained[0]
-        assert pruned.decoder.layers[1].residuals["ffn"].alpha == trained[1]
+        assert pruned.encoder.layers[1].residuals["ffn"].alpha == trained_alphas[0]
+        assert pruned.decoder.layers[1].residuals["ffn"].alpha == trained_alphas[1]
         assert pruned.args.residual_record == record
 
 

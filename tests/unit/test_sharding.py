@@ -46,7 +46,7 @@ def checkpoint(rig: Rig) -> dict[str, Any]:
     return dict(rig.trainer.state_dict())
 
 
-def trained(folder: Path, *arguments: str, **options: Any) -> Rig:
+def train(folder: Path, *arguments: str, **options: Any) -> Rig:
     rig = Rig(folder, *ADAM, *arguments, **options)
     for _ in range(2):
         rig.update(TRAIN, MORE)
@@ -70,7 +70,7 @@ def test_a_sharded_model_has_the_updates_and_the_checkpoint_of_a_plain_model(
     arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     others = [word for word in arguments if word != "--cpu-offload"]
-    plain, sharded = trained(tmp_path, *others), trained(tmp_path, SHARDED, *arguments)
+    plain, sharded = train(tmp_path, *others), train(tmp_path, SHARDED, *arguments)
     assert any(isinstance(p, DTensor) for p in sharded.model.parameters())
     whole, gathered = checkpoint(plain), checkpoint(sharded)
     assert whole.keys() == gathered.keys()
@@ -86,7 +86,7 @@ def test_bf16_weights_are_stored_in_fp32_and_cast_when_gathered(
     residual_dtype: str, tmp_path: Path
 ) -> None:
     words = ["--bf16", f"--residual-dtype={residual_dtype}"]
-    plain, sharded = trained(tmp_path, *words), trained(tmp_path, SHARDED, *words)
+    plain, sharded = train(tmp_path, *words), train(tmp_path, SHARDED, *words)
     assert {p.dtype for p in sharded.trainer.sharded.trained()} == {torch.float32}
     whole, gathered = checkpoint(plain), checkpoint(sharded)
     state, split = whole["last_optimizer_state"], gathered["last_optimizer_state"]
@@ -103,10 +103,10 @@ def test_bf16_weights_are_stored_in_fp32_and_cast_when_gathered(
 def test_a_run_resumes_under_either_backend(
     precision: tuple[str, ...], backends: tuple[str, str], tmp_path: Path
 ) -> None:
-    whole = trained(tmp_path, SHARDED, *precision)
-    before = trained(tmp_path, f"--ddp-backend={backends[0]}", *precision)
+    whole = train(tmp_path, SHARDED, *precision)
+    before = train(tmp_path, f"--ddp-backend={backends[0]}", *precision)
     file = tmp_path / "checkpoint_last.pt"
-    saved(before, file)
+    save(before, file)
     after = Rig(tmp_path, *ADAM, f"--ddp-backend={backends[1]}", *precision, seed=2)
     after.trainer.load_checkpoint(str(file))
     assert after.trainer.get_num_updates() == 2
@@ -120,9 +120,9 @@ def test_a_run_resumes_under_either_backend(
 
 def test_fp16_saves_its_loss_scale_and_one_row_of_all_weights(tmp_path: Path) -> None:
     """Compare the checkpoint with fairseq's layout, as unsharded fp16 training needs a GPU."""
-    rig = trained(tmp_path, SHARDED, "--fp16", "--fp16-init-scale=4")
+    rig = train(tmp_path, SHARDED, "--fp16", "--fp16-init-scale=4")
     file = tmp_path / "checkpoint_last.pt"
-    state = saved(rig, file)["last_optimizer_state"]
+    state = save(rig, file)["last_optimizer_state"]
     total = sum(p.numel() for p in rig.trainer.sharded.trained())
     assert state["loss_scale"] == 4
     assert [row.numel() for row in state["fp32_params"]] == [total]
@@ -188,7 +188,7 @@ def test_fine_tuning_with_branchnorm_starts_from_the_checkpoints_scale(tmp_path:
         for _ in range(3):
             rig.update(TRAIN)
         file = tmp_path / "checkpoint_last.pt"
-        saved(rig, file)
+        save(rig, file)
         after = Rig(tmp_path, *words, seed=2)
         after.trainer.load_checkpoint(str(file), reset_optimizer=True, reset_lr_scheduler=True)
         after.trainer.set_num_updates(0)
@@ -234,7 +234,7 @@ def test_a_spawned_process_ends_although_torch_catches_its_error() -> None:
     assert process.exitcode == 1
 
 
-def saved(rig: Rig, file: Path) -> dict[str, Any]:
+def save(rig: Rig, file: Path) -> dict[str, Any]:
     """Save a checkpoint as fairseq does, and return its contents."""
     rig.trainer.consolidate_optimizer()
     itr = {"epoch": 1, "iterations_in_epoch": 1, "version": 2}
@@ -245,7 +245,7 @@ def saved(rig: Rig, file: Path) -> dict[str, Any]:
 
 def test_a_checkpoint_from_another_model_or_optimiser_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "checkpoint_last.pt"
-    contents = saved(trained(tmp_path, SHARDED), file)
+    contents = save(train(tmp_path, SHARDED), file)
     other = Rig(tmp_path, *ADAM, SHARDED, "--encoder-ffn-embed-dim=16")
     with pytest.raises(Exception, match="Cannot load model parameters from checkpoint"):
         other.trainer.load_checkpoint(str(file))
@@ -257,7 +257,7 @@ def test_a_checkpoint_from_another_model_or_optimiser_is_an_error(tmp_path: Path
 
 def test_a_checkpoint_without_optimiser_state_loads_its_weights(tmp_path: Path) -> None:
     file = tmp_path / "checkpoint_last.pt"
-    contents = saved(trained(tmp_path, SHARDED, "--no-save-optimizer-state"), file)
+    contents = save(train(tmp_path, SHARDED, "--no-save-optimizer-state"), file)
     assert "last_optimizer_state" not in contents
     after = Rig(tmp_path, *ADAM, SHARDED, seed=2)
     after.trainer.load_checkpoint(str(file))
@@ -268,7 +268,7 @@ def test_offloaded_gradients_are_clipped_on_their_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """fairseq's clipping would move the norm to a GPU, simulated by torch's meta device."""
-    rig = trained(tmp_path, SHARDED, "--cpu-offload")
+    rig = train(tmp_path, SHARDED, "--cpu-offload")
     grads = [p.grad for p in rig.trainer.optimizer.params if p.grad is not None]
     for grad in grads:
         grad.fill_(3.0)
