@@ -207,7 +207,9 @@ class Walk:
     ) -> None:
         self.model, self.parameters, self.batch = model, parameters, batch
         self.element, self.gradient = training.element, training.gradient
-        self.carried = self._gradients(parameters.total) if training.update_freq > 1 else 0
+        self.carried = (
+            math.ceil(parameters.total * self.gradient) if training.update_freq > 1 else 0
+        )
         self.full = {side: activations.layer(batch, model, side) for side in Side}
         self.segment = {side: activations.segment(batch, model, side) for side in Side}
         self.outside = activations.outside(batch, model)
@@ -224,10 +226,6 @@ class Walk:
         self.loss = max(table * (self.element + FP32), 3 * table * FP32)
         if self.chunked:
             self.loss = self._chunked_loss()
-
-    def _gradients(self, parameters: int) -> int:
-        """Return the gradient bytes of this many parameters at the end of the update."""
-        return math.ceil(parameters * self.gradient)
 
     def _chunked_loss(self) -> int:
         """Return the bytes of a chunk's logits and probabilities, and of rounded copies.
@@ -279,8 +277,8 @@ class Walk:
             alive += self.carried - (0 if model.share_output else projection)
         if side is Side.ENCODER:
             alive -= self.stacks[Side.DECODER]
-            alive += 0 if self.carried else self._gradients(self.parameters.decoder)
-        layer = 0 if self.carried else self._gradients(self.parameters.layer[side])
+            alive += 0 if self.carried else math.ceil(self.parameters.decoder * self.gradient)
+        layer = 0 if self.carried else math.ceil(self.parameters.layer[side] * self.gradient)
         depth, every = model.depths.of(side), model.checkpointing[side].every
         whole, rest = divmod(depth, every) if every else (0, 0)
         runs = ((int(rest > 0), rest), (whole, every)) if every else ((depth, 0),)
@@ -311,11 +309,11 @@ class Walk:
             for words, shape in zip(model.vocabulary, model.layers.values(), strict=True)
         )
         tied = target if model.share_output else 0
-        gradients = self.carried or tied + self._gradients(self.parameters.decoder)
+        gradients = self.carried or tied + math.ceil(self.parameters.decoder * self.gradient)
         waiting = tied if self.carried else 0
         target += gradients + waiting + tied + self.stored - self.stacks[Side.DECODER]
         waiting = waiting if model.share_all else 0
-        source += self._gradients(self.parameters.total) + waiting + self.outside
+        source += math.ceil(self.parameters.total * self.gradient) + waiting + self.outside
         return max(target, source)
 
     def _working(self, side: Side) -> int:

@@ -79,13 +79,6 @@ class Claim:
     text: str
     final_norms: dict[Side, bool] | None = None
 
-    def scheme_text(self, side: Side) -> str:
-        """Name a side's scheme, its variant, and an initialisation other than the scheme's."""
-        scheme = self.schemes[side]
-        variant = f", variant {scheme.variant}" if scheme.variant else ""
-        stock = isinstance(self.starts[side], str)
-        return f"{scheme.name}{variant}" + (", stock initialisation" if stock else "")
-
 
 def make_claim(
     model: nn.Module, args: Namespace | None, stacks: Sequence[Stack], name: str | None
@@ -292,9 +285,6 @@ def check(
 ) -> Findings:
     """Measure any model and compare it with a scheme, without changing the model.
 
-    The measurements are the residual's factor, LayerNorm's position, and the initial weights and
-    biases of the linear maps.
-
     Args:
         model: a Transformer with separate linear maps, or combined maps of equal blocks of rows.
         batch: arguments of the model's forward, without padding: a mapping, a tuple, or one tensor.
@@ -354,7 +344,8 @@ def compare(
         facts, residual_faults = check_residuals(stack, layers, scheme, findings.judged)
         norms, norm_faults = check_norms(stack, layers, claim, normed)
         facts[1:1] = [beta, *norms]
-        text = claim.scheme_text(stack.side)
+        text = f"{scheme.name}, variant {scheme.variant}" if scheme.variant else scheme.name
+        text += ", stock initialisation" if isinstance(claim.starts[stack.side], str) else ""
         findings.sides.append(StackFindings(stack.side, text, len(stack.layers), facts, rows))
         findings.faults += faults + residual_faults
         findings.faults += check_inputs(stack, scheme, streams) + norm_faults

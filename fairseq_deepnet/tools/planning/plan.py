@@ -82,6 +82,8 @@ def read_config(args: argparse.Namespace) -> tuple[configs.Config, list[str]]:
 
 def as_text(plan: Plan, steps: list[Step], assumptions: list[str]) -> str:
     """Return the report: requirements, options that make the run fit, and assumptions."""
+    from fairseq_deepnet.footprint import CRITERIONS
+
     training, rows = plan.training, []
     passes = training.update_freq * training.devices
     sections = {
@@ -102,8 +104,16 @@ def as_text(plan: Plan, steps: list[Step], assumptions: list[str]) -> str:
         f"planned for {device} with {plan.memory_gib:.4g} GiB (change with --gpus and --memory)",
         f"{training.tokens:,} tokens per side and update = {batch}",
     ]
-    notes = "\n".join(["Assumptions", *(f"  {note}" for note in [*assumptions, *_notes(plan)])])
-    return "\n\n".join(["\n".join(facts), table, _verdict(plan, steps), notes])
+    notes = [
+        *assumptions,
+        f"full micro-batches of sentences with {plan.length} subwords (--length)",
+    ]
+    if plan.model.is_stock:
+        notes.append("activations of fairseq's layers are estimated with our layers' formulas")
+    if training.criterion not in CRITERIONS:
+        notes.append(f"{training.criterion} is estimated as label_smoothed_cross_entropy")
+    end = "\n  ".join(["Assumptions", *notes])
+    return "\n\n".join(["\n".join(facts), table, _verdict(plan, steps), end])
 
 
 def _verdict(plan: Plan, steps: list[Step]) -> str:
@@ -122,14 +132,3 @@ def _verdict(plan: Plan, steps: list[Step]) -> str:
         lines.append("model. --bf16, --memory-efficient-bf16 and --optimizer adafactor also need")
         lines.append("less memory, but change the update.")
     return "\n".join(lines)
-
-
-def _notes(plan: Plan) -> list[str]:
-    from fairseq_deepnet.footprint import CRITERIONS
-
-    notes = [f"full micro-batches of sentences with {plan.length} subwords (--length)"]
-    if plan.model.is_stock:
-        notes.append("activations of fairseq's layers are estimated with our layers' formulas")
-    if plan.training.criterion not in CRITERIONS:
-        notes.append(f"{plan.training.criterion} is estimated as label_smoothed_cross_entropy")
-    return notes
