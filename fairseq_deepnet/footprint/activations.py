@@ -186,7 +186,7 @@ def layer(batch: MicroBatch, model: Model, side: Side) -> int:
 
 
 def segment(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Return the bytes that a segment stores: random states, and its input unless offloaded."""
+    """Return the bytes of a segment's random states and, unless it is offloaded, of its input."""
     if model.checkpointing[side].offload and batch.on_gpu:
         return RNG_STATE
     width = model.layers[side].embed_dim * model.scheme.streams

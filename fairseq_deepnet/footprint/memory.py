@@ -129,9 +129,10 @@ def position_tables(model: Model, element: int) -> int:
 
 
 def _communication(training: Training, parameters: Parameters) -> int:
-    """Return the bytes of data parallelism: pytorch_ddp's buckets hold a copy of all gradients.
+    """Return the bytes of data-parallel buffers.
 
-    With --gradient-as-bucket-view, the gradients are views of the buckets.
+    pytorch_ddp's buckets hold a copy of all gradients. With --gradient-as-bucket-view, the
+    gradients are views of the buckets.
     """
     if training.devices == 1 or training.sharded:
         return 0
@@ -298,10 +299,10 @@ class Walk:
         return most + self._working(side)
 
     def _embeddings(self) -> int:
-        """Return the bytes during the gradients of the embeddings, each as large as its table.
+        """Return the bytes in use during the computation of the embeddings' gradients.
 
-        The gradient of a tied table already contains the projection's part. The target's part is
-        added through a third tensor, the source's part in place.
+        Each gradient is as large as its table. A tied table's gradient already contains the
+        projection's part; the target's part is added out of place, and the source's part in place.
         """
         model = self.model
         source, target = (

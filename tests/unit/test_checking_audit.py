@@ -88,7 +88,7 @@ def test_a_mapping_defines_other_names() -> None:
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_torchs_transformer_is_measured_on_both_sides(first: bool) -> None:
+def test_both_sides_of_torchs_transformer_are_measured(first: bool) -> None:
     torch.manual_seed(2)
     model = nn.Transformer(WIDTH, 4, 3, 2, 96, batch_first=True, norm_first=first)
     batch = (torch.randn(4, 11, WIDTH), torch.randn(4, 9, WIDTH))

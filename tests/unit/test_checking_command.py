@@ -135,7 +135,7 @@ def test_a_recorded_alpha_is_judged(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert expected in capsys.readouterr().out
 
 
-def test_a_checkpoint_that_does_not_match_its_arguments(
+def test_a_checkpoint_must_match_its_arguments(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = save(tmp_path / "c.pt", model_of(), 300)
@@ -146,7 +146,7 @@ def test_a_checkpoint_that_does_not_match_its_arguments(
     assert "encoder.layers.0.fc1.bias" in capsys.readouterr().err
 
 
-def test_a_checkpoint_of_a_model_with_a_dataclass_config(
+def test_a_checkpoint_with_a_dataclass_config_is_checked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Check transformer_lm, whose arguments are saved as a dictionary without an arch."""

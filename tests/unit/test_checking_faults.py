@@ -66,7 +66,7 @@ def test_alpha_under_pre_ln_and_alpha_on_the_branch() -> None:
     ],
     ids=["inverted constant", "inverted beta", "beta applied twice", "scaled queries and keys"],
 )
-def test_wrong_gains(side: Side, names: tuple[str, ...], factor: float) -> None:
+def test_wrong_gains_are_faults(side: Side, names: tuple[str, ...], factor: float) -> None:
     model = model_of()
     scale_weights(getattr(model, side.value), names, factor)
     text = faults(model, {"weights"})
@@ -79,7 +79,7 @@ def test_wrong_gains(side: Side, names: tuple[str, ...], factor: float) -> None:
 @pytest.mark.parametrize(
     "alpha", [1.0, 1 / DECODER.alpha, (2 * M) ** 0.5, (2 * M) ** 0.25, ENCODER.alpha]
 )
-def test_wrong_alphas(alpha: float) -> None:
+def test_wrong_alphas_are_faults(alpha: float) -> None:
     """Test alphas of 1, inverted, of GLM-130B, of a single decoder and of the encoder."""
     model = model_of()
     for layer in model.decoder.layers:
@@ -118,7 +118,7 @@ def test_one_wrong_layer_is_named() -> None:
     assert "encoder fc2 in layer 4: gain" in text
 
 
-def test_a_branch_without_its_multiplier() -> None:
+def test_a_branch_without_its_multiplier_is_a_fault() -> None:
     text = sentences(examine(model_of(residual_scheme="t-fixup"), claim="rezero"))
     assert "encoder self_attn, ffn: x + G(x), expected x + 0 G(x)." in text
 
@@ -131,14 +131,14 @@ def test_a_model_without_arguments_needs_a_claim() -> None:
         examine(model)
 
 
-def test_layers_that_read_another_combination_than_claimed() -> None:
+def test_inputs_that_differ_from_the_claim_are_faults() -> None:
     text = sentences(examine(model_of(residual_scheme="pre-ln"), claim="dlcl"))
     assert "encoder layers: inputs are the output of the layer below, expected inputs" in text
     text = sentences(examine(model_of(residual_scheme="dlcl"), claim="pre-ln"))
     assert "decoder layers: inputs are a combination of all outputs below, expected" in text
 
 
-def test_a_missing_final_layer_norm() -> None:
+def test_a_missing_final_layer_norm_is_a_fault() -> None:
     model = model_of(residual_scheme="pre-ln")
     model.encoder.layer_norm = None
     assert "encoder output: no LayerNorm after the stack" in faults(model, {"norms"})

@@ -87,7 +87,7 @@ class StackFindings:
 
 @dataclasses.dataclass
 class Findings:
-    """The report on a model; `judged` is False for trained weights, which are shown unjudged."""
+    """The report on a model; `judged` is False if weights are trained and therefore not judged."""
 
     subject: str
     claim: str

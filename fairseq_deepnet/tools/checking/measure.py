@@ -87,7 +87,7 @@ def random_batch(model: nn.Module, stacks: Sequence[Stack]) -> dict[str, Tensor]
 
 
 def rms(x: Tensor) -> float:
-    """Return the root mean square in float64: the standard deviation around 0."""
+    """Return the root mean square in float64, which is the standard deviation around 0."""
     return float(x.detach().double().square().mean().sqrt())
 
 
@@ -278,7 +278,7 @@ def times(a: Tensor, b: Tensor) -> float:
 
 
 def solve(z: Tensor, *terms: Tensor) -> tuple[Tensor, float]:
-    """Solve z = factors x terms + constant by least squares; G groups have separate factors.
+    """Solve z = factors x terms + constant by least squares, separately for each of G groups.
 
     Args:
         z, terms: [G, n]

@@ -83,7 +83,7 @@ class Claim:
 def make_claim(
     model: nn.Module, args: Namespace | None, stacks: Sequence[Stack], name: str | None
 ) -> Claim:
-    """Return the claim of the model's arguments, or of the scheme called `name`.
+    """Return the claim that the model's arguments imply, or the claim of the scheme `name`.
 
     Raises:
         ValueError: if there is no name and the model's arguments imply no scheme.
@@ -427,7 +427,7 @@ def check_residuals(
 
 
 def formula(fits: Sequence[Fit]) -> str:
-    """Return the formula of sublayers, such as `LN(1.999 x + G(x))`, with ranges if they differ."""
+    """Return a formula such as `LN(1.999 x + G(x))`, with ranges if the sublayers differ."""
     norms = list(dict.fromkeys(fit.norm for fit in fits))
     if len(norms) > 1:
         return " or ".join(formula([f for f in fits if f.norm is norm]) for norm in norms)
