@@ -1,4 +1,4 @@
-"""A local server of files that can be made to misbehave."""
+"""A local file server with optional faults."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Served:
-    """One file and how it is served.
+    """A file and the server's answers to requests for it.
 
-    `drops` contains, for the first answers, after how many bytes the connection ends; `announced`
-    is a wrong Content-Length; `status` is an answer instead of the file.
+    `drops` lists the numbers of bytes after which the first connections end. `announced` is a wrong
+    Content-Length, and `status` an answer without the file.
     """
 
     content: bytes

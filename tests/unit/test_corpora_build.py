@@ -157,7 +157,7 @@ def test_a_pair_records_its_lines_and_the_reasons_for_dropping_others(tmp_path: 
     assert record["lines"] == {"train": 40, "valid": len(valid)}
     dropped = {"empty": 2, "length ratio": 1, "too long": 1}
     assert record["cleaning"]["train"]["dropped"] == dropped
-    # valid text is never changed, but for line ends inside a line
+    # valid text changes only at line ends inside a line
     assert lines_of(tmp_path / "out" / "text" / "valid.eo") == [*valid[:-1], "a b"]
 
 

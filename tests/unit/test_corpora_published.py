@@ -43,16 +43,16 @@ def wmt(folder: Path) -> Path:
     return folder
 
 
-def test_iwslt14_is_talks_and_five_sets(tmp_path: Path) -> None:
+def test_iwslt14_has_talks_and_five_sets(tmp_path: Path) -> None:
     train, test = rows_of("iwslt14", iwslt(tmp_path), tmp_path / "place")
     talk = [pair[0] for pair in PAIRS]
-    # title, description and sentences, as they are in the file
+    # title, description and sentences, unchanged
     assert lines_of(train, "de")[:7] == [talk[0], f"TED Talk: {talk[-1]}", *talk]
     assert lines_of(test, "de") == talk * 5
     assert lines_of(test, "en")[3] == "We have learnt 3 < 5."
 
 
-def test_wmt17_is_three_texts_and_three_sets(tmp_path: Path) -> None:
+def test_wmt17_has_three_texts_and_three_sets(tmp_path: Path) -> None:
     place = tmp_path / "place"
     rows = rows_of("wmt17", wmt(tmp_path), place)
     assert [row.split for row in rows] == ["train", "valid", "test", "test1"]

@@ -43,7 +43,7 @@ def model(
     return load_model(folder / "spm.model")
 
 
-def test_decoding_undoes_encoding_and_no_special_symbol_or_line_end_remains(
+def test_decoding_reverses_encoding_without_special_symbols_or_line_ends(
     model: sentencepiece.SentencePieceProcessor,
 ) -> None:
     odd = ["la  granda\thundo ", "<unk> <s> </s> <pad>", "la\u2028kato\x85en", "▁la ▁ ▁kato", "dom"]
@@ -57,10 +57,10 @@ def test_decoding_undoes_encoding_and_no_special_symbol_or_line_end_remains(
         assert line.split() == line.split(" ")
 
 
-def test_a_literal_end_of_sentence_is_unknown_where_its_characters_are(tmp_path: Path) -> None:
+def test_a_literal_end_of_sentence_becomes_unknown(tmp_path: Path) -> None:
     train_model(["kato kaj domo", "domo kaj kato"] * 50, tmp_path / "spm", Recipe(vocab_size=16))
     model = load_model(tmp_path / "spm.model")
-    assert "</s>" in model.encode("kato </s>", out_type=str)  # what would end the sentence
+    assert "</s>" in model.encode("kato </s>", out_type=str)  # fairseq would end the sentence
     (line,) = encode_lines(model, ["kato </s> <s> <pad>"], workers=1)
     assert set(line.split()) & FAIRSEQ_SPECIALS == {"<unk>"}
 

@@ -1,4 +1,4 @@
-"""Construction of a data folder from text: clean, learn subwords, encode, binarise.
+"""Construction of a data folder, from cleaning text and learning subwords to binarised data.
 
 The text is a list of rows, and the options are the fields of a `Recipe`. The folder is built as
 OUT.part, which is renamed to OUT when it is complete. OUT.part/corpus.json contains the plan and
@@ -35,7 +35,7 @@ from fairseq_deepnet.tools.corpora.text import (
 
 
 class Row(NamedTuple):
-    """Files PREFIX.LANGUAGE[.gz] of one split of a language pair, or of one language."""
+    """One split's files PREFIX.LANGUAGE[.gz], for a language pair or a single language."""
 
     split: str
     languages: tuple[str, ...]
@@ -43,11 +43,11 @@ class Row(NamedTuple):
 
     @property
     def pair(self) -> str:
-        """Return the languages as in "de-en"."""
+        """Return the languages joined by a hyphen, such as "de-en"."""
         return "-".join(self.languages)
 
     def sides(self) -> list[Path]:
-        """Return the raw text of each language; raise FileNotFoundError if it is missing."""
+        """Return each language's raw text; raise FileNotFoundError if a file is missing."""
         return [find_side(self.prefix, language) for language in self.languages]
 
 
@@ -57,7 +57,7 @@ def text_name(recipe: Recipe, row: Row) -> str:
 
 
 def sources_of(rows: Sequence[Row]) -> dict[str, Path]:
-    """Return the raw files of rows, by names such as "train.de-en.de"."""
+    """Map names such as "train.de-en.de" to the raw files of rows."""
     return {
         f"{row.split}.{row.pair}.{language}": path
         for row in rows
@@ -81,7 +81,7 @@ def claimed(out: Path) -> Iterator[None]:
 
 
 def _read(folder: Path, *keys: str) -> dict[str, Any]:
-    """Return a folder's record, which is empty without a folder.
+    """Return a folder's record, or an empty record if the folder does not exist.
 
     Raises ValueError for a folder without a record.
     """
@@ -94,7 +94,7 @@ def _read(folder: Path, *keys: str) -> dict[str, Any]:
 
 
 def is_complete(out: Path, recipe: Recipe, sources: Mapping[str, Any] | None = None) -> bool:
-    """Return True if OUT was built with this recipe and from these sources, unless None.
+    """Return True if OUT was built with this recipe and, unless None, from these sources.
 
     Raises ValueError if OUT was built from other text or settings.
     """
@@ -130,7 +130,7 @@ def build(
     workers: int,
     force: bool = False,
 ) -> None:
-    """Build OUT, which is locked, unless it is complete.
+    """Build OUT unless it is complete. The caller holds its lock.
 
     Raises ValueError for bad text, and, unless `force`, if OUT was built from other text or
     settings.
@@ -173,7 +173,7 @@ def build(
 
 
 class _Cleaned(NamedTuple):
-    """Result of cleaning a chunk: lines read, remaining pairs, and counts of dropped pairs.
+    """Lines read, remaining pairs, and counts of dropped pairs, after cleaning a chunk.
 
     A pair contains both sides of its text and, in Moses folders, of its tokens and subwords.
     """
@@ -269,7 +269,7 @@ class _Pipeline:
         return _Cleaned(read, [], dropped), remaining
 
     def _clean(self, row: Row) -> dict[str, Any]:
-        """Write a row's text (and Moses tokens); return counts by name."""
+        """Write a row's text (and Moses tokens), and return counts by name."""
         recipe, sides = self.recipe, row.sides()
         work = partial(_clean_chunk, paths=sides, row=row, recipe=recipe)
         folders = ["text", "tokenised"] if recipe.kind == "moses" else ["text"]
@@ -454,7 +454,7 @@ def _clean_chunk(chunk: Chunk, paths: Sequence[Path], row: Row, recipe: Recipe) 
 def _encode_chunk(
     chunk: Chunk, paths: Sequence[Path], codes: Path, limits: Recipe | None
 ) -> _Cleaned:
-    """Encode the tokens of a chunk; drop pairs whose subwords exceed the limits."""
+    """Encode the tokens of a chunk, and drop pairs whose subwords exceed the limits."""
     dropped: Counter[str] = Counter()
     pairs = []
     for forms in chunk.decode(paths):
@@ -467,7 +467,7 @@ def _encode_chunk(
 
 
 def folder_digests(folder: Path) -> dict[str, str | None]:
-    """Return the SHA-256 of every file in a folder except corpus.json, by relative name."""
+    """Map the relative name of each file in a folder, except corpus.json, to its SHA-256."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     names = {str(path.relative_to(folder)): path for path in paths if path.name != "corpus.json"}
     return _digests(names)

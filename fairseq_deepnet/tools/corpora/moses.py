@@ -64,7 +64,7 @@ def tokenise(line: str, language: str, recipe: Recipe, train: bool = True) -> st
 
 
 def detokenise(line: str, language: str) -> str:
-    """Return the text of a line of tokens, as detokenizer.perl writes it."""
+    """Join a line of tokens to text, as detokenizer.perl does."""
     return str(_tool("MosesDetokenizer", language).detokenize(line.split(), return_str=True))
 
 
@@ -74,12 +74,12 @@ def remove_bpe(line: str) -> str:
 
 
 def decode_line(line: str, language: str) -> str:
-    """Return the text of a line of subwords."""
+    """Join a line of subwords to text."""
     return detokenise(remove_bpe(line), language)
 
 
 def why_dropped(source: str, target: str, recipe: Recipe) -> str | None:
-    """Return the reason for dropping a pair of token lines, or None, as in clean-corpus-n.perl."""
+    """Return why clean-corpus-n.perl would drop a pair of token lines, or None."""
     sides = source.split(), target.split()
     counts = sorted(len(side) for side in sides)
     if counts[0] == 0:

@@ -242,7 +242,7 @@ def _opus100_file(path: str, languages: Sequence[str]) -> re.Match[str] | None:
 
 
 def _opus100_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
-    """Return the rows of archives, which are unpacked, or of a folder of unpacked text."""
+    """Return the rows of OPUS-100, after unpacking any archives."""
     languages = recipe.languages.split()
     archives = [raw] if raw.is_file() else [*raw.glob(_OPUS_WHOLE)]
     archives = archives or sorted(raw.glob("opus-100-corpus*.tar.gz"))

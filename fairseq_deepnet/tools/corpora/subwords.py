@@ -55,7 +55,7 @@ def spread(lines: Iterable[str], count: int, total: int) -> Iterator[str]:
 
 
 def train_model(text: Iterable[str], prefix: Path, recipe: Recipe) -> None:
-    """Train a model on lines of text; write PREFIX.model and PREFIX.vocab.
+    """Train a model on lines of text, and write PREFIX.model and PREFIX.vocab.
 
     The result depends only on the text and the recipe if the text has at most `recipe.sample` lines
     (sentencepiece's own sample differs between processes). Raises ValueError if the text is too
@@ -141,5 +141,5 @@ def encode_lines(
 
 
 def decode_line(model: sentencepiece.SentencePieceProcessor, line: str) -> str:
-    """Return the text of a line of pieces, with spaces for line ends spelt as bytes."""
+    """Decode a line of pieces to text, with spaces in place of line ends."""
     return re.sub("[\r\n]", " ", str(model.decode(line.split())))

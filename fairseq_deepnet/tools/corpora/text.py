@@ -201,7 +201,7 @@ def count_words(line: str) -> int:
 
 
 def why_dropped(source: str, target: str, recipe: Recipe) -> str | None:
-    """Return the reason for dropping a normalised training pair, or None."""
+    """Return why a normalised training pair is dropped, or None."""
     if is_blank(source) or is_blank(target):
         return "empty"
     shorter, longer = sorted((count_words(source), count_words(target)))
