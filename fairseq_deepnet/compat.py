@@ -117,8 +117,10 @@ def require_fairseq() -> None:
 
     At inference, the fast path of fairseq 0.12.2 bypasses a layer's residual connection and thus
     alpha. That release also cannot be imported on Python 3.11. The repaired release has another
-    name on PyPI.
+    name on PyPI. fairseq copies checkpoints inside an assert statement.
     """
+    if sys.flags.optimize:
+        raise ImportError("fairseq saves no checkpoint under PYTHONOPTIMIZE or -O: unset them")
     if f"fairseq-fixed=={installed('fairseq-fixed')}" != FAIRSEQ:
         raise ImportError(
             f"fairseq_deepnet needs {FAIRSEQ}; run: pip uninstall -y fairseq;"

@@ -266,7 +266,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         from .models.other_scheme import refuse_other_scheme  # imports the registered models
 
         refuse_other_scheme(self, filename, reset_optimizer)
-        self._refuse_other_dictionaries(filename, reset_optimizer)
+        self._check_dictionaries(filename, reset_optimizer)
         self.before_reading(filename)
         extra: dict[str, Any] | None = super().load_checkpoint(
             filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters
@@ -289,18 +289,19 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
     def before_reading(self, filename: str) -> None:
         """Do nothing, as every process reads the whole checkpoint."""
 
-    def _refuse_other_dictionaries(self, filename: str, reset_optimizer: bool) -> None:
-        """Raise ConfigurationError if a resumed checkpoint has other dictionaries."""
+    def _check_dictionaries(self, filename: str, reset_optimizer: bool) -> None:
+        """Raise ConfigurationError for other dictionaries; only warn with a new optimiser."""
         path = Path(filename)
-        if reset_optimizer or not path.is_file():
+        if not path.is_file():
             return
         before = getattr(model_arguments(load_checkpoint(path)), RECORD, None) or {}
         now = getattr(self.cfg.model, RECORD, None) or {}
         for side in before:
             if now.get(side, before[side]) != before[side]:
-                raise ConfigurationError(
-                    f"{path} was trained with another {side} dictionary; use that run's data folder"
-                )
+                error = f"{path} was trained with another {side} dictionary"
+                if not reset_optimizer:
+                    raise ConfigurationError(f"{error}; use that run's data folder")
+                logger.warning("%s: its embeddings now belong to other words", error)
 
     def _apply_options(self, overrides: dict[str, Any]) -> None:
         """Apply options such as --adam-eps to the optimiser; the schedule applies --lr."""

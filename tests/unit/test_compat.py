@@ -4,6 +4,7 @@ import argparse
 import collections
 import importlib.metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import fairseq.data.data_utils
 import fairseq.options
@@ -22,6 +23,13 @@ def test_another_fairseq_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     with pytest.raises(ImportError, match=r"pip install --no-build-isolation fairseq-fixed=="):
+        compat.require_fairseq()
+
+
+def test_python_without_assertions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fairseq would save no checkpoint, and the run would seem to succeed."""
+    monkeypatch.setattr(compat, "sys", SimpleNamespace(flags=SimpleNamespace(optimize=1)))
+    with pytest.raises(ImportError, match="unset"):
         compat.require_fairseq()
 
 

@@ -135,7 +135,7 @@ def test_a_damaged_checkpoint_causes_one_line_or_unchanged_weights(
 
 
 def test_plain_training_and_translation_refuse_another_dictionary(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from fairseq import checkpoint_utils, tasks
 
@@ -156,6 +156,7 @@ def test_plain_training_and_translation_refuse_another_dictionary(
         checkpoint_utils.load_model_ensemble([last], task=tasks.setup_task(config.task))
     tuned = [*options, f"--finetune-from-model={last}", "--max-update=1"]
     train_here(data, tmp_path / "tuned", *tuned)
+    assert "another source dictionary: its embeddings now belong to other words" in caplog.text
 
 
 @pytest.mark.parametrize(
