@@ -100,6 +100,16 @@ def test_rows_keep_their_histories_when_sentences_end_and_beams_are_reordered(
     assert search.decoding.cache.sentences == 2
 
 
+@pytest.mark.parametrize("arch", ["deepnet_transformer", LM])
+@torch.no_grad()
+def test_single_hypotheses_may_be_repeated_and_dropped(arch: str) -> None:
+    search = Search(build(arch), 6, 1, None if arch == LM else sources(6))
+    for rows in (5, 7, 7, 3):
+        torch.testing.assert_close(search.step(), search.full(), **TOLERANCE)
+        search.extend(torch.randint(0, len(search.tokens), (rows,), generator=search.generator))
+    torch.testing.assert_close(search.step(), search.full(), **TOLERANCE)
+
+
 @torch.no_grad()
 def test_rows_of_one_sentence_must_stay_together() -> None:
     search = Search(build("deepnet_transformer"), 2, 2, sources(2))
