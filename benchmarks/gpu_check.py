@@ -61,8 +61,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--tokens", type=int, default=4096, help="positions per batch (%(default)s)"
     )
-    types = correctness.TYPES
-    parser.add_argument("--precisions", nargs="+", choices=types, default=["bf16", "fp16"])
+    halves = ["bf16", "fp16"]
+    parser.add_argument("--precisions", nargs="+", choices=halves, default=halves)
     parser.add_argument("--rounds", type=int, default=15, help="updates per system (%(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (%(default)s)")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
@@ -79,7 +79,6 @@ def parse() -> argparse.Namespace:
         raise SystemExit(2)
     if options.device == "cpu" and "fp16" in options.precisions:
         parser.error("--precisions fp16: fairseq's --fp16 needs a GPU; give --precisions bf16")
-    options.precisions = [name for name in options.precisions if name != "fp32"]
     return options
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import platform
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.benchmark import Timer
 
 Answers = Sequence[dict[str, Any]]
 """Updates of a system: seconds by either clock, and the round."""
@@ -40,22 +40,14 @@ def head(cells: Sequence[str], words: int) -> list[str]:
 
 
 def limits(device: str = "cpu") -> str:
-    """Measure the rates of fp32 matrix products and of copies in memory: medians of five calls."""
+    """Measure the rates of fp32 matrix products and of copies in memory: medians."""
     side = 8192 if device == "cuda" else 1024
-    matrix, block = torch.rand(side, side, device=device), torch.rand(2**26, device=device)
-
-    def seconds(compute: Callable[[], Any]) -> float:
-        measured = []
-        for _ in range(6):
-            start = time.perf_counter()
-            compute()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            measured.append(time.perf_counter() - start)
-        return statistics.median(measured[1:])
-
-    products = 2 * side**3 / seconds(lambda: matrix @ matrix) / 1e9
-    copies = 2 * block.nbytes / seconds(block.clone) / 1e9
+    tensors = {"x": torch.rand(side, side, device=device), "y": torch.rand(2**26, device=device)}
+    product, copy = (
+        Timer(code, globals=tensors, num_threads=torch.get_num_threads()).blocked_autorange().median
+        for code in ("x @ x", "y.clone()")
+    )
+    products, copies = 2 * side**3 / product / 1e9, 2 * tensors["y"].nbytes / copy / 1e9
     return f"limits: {products:,.0f} GFLOP/s in fp32 products, {copies:,.0f} GB/s in copies"
 
 
