@@ -103,7 +103,7 @@ def words_of(parser: argparse.ArgumentParser, environment: Mapping[str, str]) ->
     """
     if environment.get("DRY_RUN", "0") != "0" and "--dry-run" not in parser._option_string_actions:
         raise ValueError(
-            f"DRY_RUN is {environment['DRY_RUN']!r}, and this has no dry run; unset it"
+            f"DRY_RUN is {environment['DRY_RUN']!r}, but this command has no dry run; unset it"
         )
     words = []
     for option, action in parser._option_string_actions.items():

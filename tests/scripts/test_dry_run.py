@@ -48,6 +48,6 @@ def test_a_dry_run_writes_nothing(script: str, tmp_path: Path) -> None:
     if result.returncode:
         assert result.returncode == 2
         (line,) = result.stderr.splitlines()
-        assert "error: DRY_RUN is '1', and this has no dry run; unset it" in line
+        assert "error: DRY_RUN is '1', but this command has no dry run; unset it" in line
     else:
         assert result.stdout or result.stderr

@@ -207,7 +207,7 @@ def test_the_next_start_falls_back_if_the_supervisor_was_killed(
     assert plain[-2:] == command[-2:]
     ended.write(record.run, ended.Why.DIVERGED, 150, attempt=1, started=140)
     assert record.train(*options) == DIVERGED
-    assert "no fallback is left after 1" in record.output
+    assert "no fallback remains after 1" in record.output
     command = record(*options[:-1], "lr*0.5, lr*0.1")  # more steps than before
     assert command is not None
     assert command[-2:] == ["--lr=0.005", "--fallback-step=2"]

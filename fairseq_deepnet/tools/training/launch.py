@@ -176,14 +176,14 @@ def choose_launcher(
         ValueError: naming the variable that is missing or contradicts another.
     """
     if node_rank is not None and not 0 <= node_rank < devices.nodes:
-        raise ValueError(f"NODE_RANK={node_rank}: NODES={devices.nodes} are numbered from 0")
+        raise ValueError(f"NODE_RANK={node_rank}: must be from 0 to {devices.nodes - 1}")
     job, address = environment.get("SLURM_JOB_ID", ""), environment.get("MASTER_ADDR", "")
     port = environment.get("MASTER_PORT", "29500")
     if name == "slurm" or (name == "auto" and devices.nodes > 1 and job and not address):
         if not devices.gpus:
             raise ValueError("LAUNCHER=slurm needs GPUs; set GPUS=N, the number per node")
         if not job and not is_dry:
-            raise ValueError("LAUNCHER=slurm: no SLURM job; use sbatch scripts/slurm_train.sbatch")
+            raise ValueError("LAUNCHER=slurm needs a SLURM job: sbatch scripts/slurm_train.sbatch")
         address = "FIRST_NODE"
         if job and devices.nodes > 1 and not is_dry:
             command = ["scontrol", "show", "hostnames", environment.get("SLURM_JOB_NODELIST", "")]

@@ -182,7 +182,7 @@ def plan_run(args: argparse.Namespace) -> Plan:
     if training.steps and has_diverged:
         if len(history) >= len(training.steps):
             say(
-                f"diverged at update {last['update']:,}, and no fallback is left after"
+                f"diverged at update {last['update']:,}, and no fallback remains after"
                 f" {len(history)}: add steps to --fallbacks, or set RUN=FOLDER"
             )
             return Plan(ended.DIVERGED)
