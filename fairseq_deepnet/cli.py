@@ -19,7 +19,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "preprocess": ("tools.corpora.preprocess", "build a data folder from raw text"),
     },
     "training": {
-        "plan": ("tools.planning.plan", "estimate memory; find options that fit into it"),
+        "plan": ("tools.planning.plan", "estimate the memory of a run; find options that fit"),
         "train": ("tools.training.train", "train the model of a config; resume a stopped run"),
         "options": ("tools.fairseq_options", "list the options of an architecture"),
     },
