@@ -19,8 +19,6 @@ from tests.support.shell import FakeBin, run_script
         ("average.sh", "a/1 b/2", "", "average --variables --out a/average_2.pt a/1 b/2"),
         ("average.sh", "run", "", "average --variables --last=5 --out run/average_5.pt run"),
         ("preprocess.sh", "", "", "preprocess --variables pair"),
-        ("preprocess.sh", "pairs", "", "preprocess --variables pairs"),
-        ("preprocess_iwslt14.sh", "", "", "preprocess --variables iwslt14"),
         ("preprocess_wmt17.sh", "", "tokenized", "preprocess --variables wmt17-tokenized"),
     ],
 )

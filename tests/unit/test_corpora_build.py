@@ -1,4 +1,4 @@
-"""Data folders of every kind, failed builds that resume, and bad text."""
+"""Lines of text, data folders of every kind, failed builds that resume, and bad text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from fairseq_deepnet.tools.corpora import binarise, build, text
 from fairseq_deepnet.tools.corpora.build import Row, claimed, folder_digests, sources_of
 from fairseq_deepnet.tools.corpora.folder import DataFolder
-from fairseq_deepnet.tools.corpora.text import Recipe
+from fairseq_deepnet.tools.corpora.text import Recipe, count_words, find_side, normalise, read_lines
 
 SMALL = Recipe(languages="eo ia", vocab_size=60)
 MOSES = dataclasses.replace(SMALL, kind="moses", joint=False, merges=20, max_ratio=2, max_words=20)
@@ -230,3 +230,35 @@ def test_bad_text_is_refused_in_one_line_and_leaves_no_folder(
         build_one(SMALL, rows_of(raw, "pair"), tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
+
+
+def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    odd = ["a\u2028b", "c\x85d", "e\x0bf\x0cg", "h\ri", "j\x1ck", "\ufefftwo"]
+    path.write_bytes("".join(f"{line}\r\n" for line in ["\ufeffone", *odd]).encode() + b"three")
+    assert list(read_lines(path)) == ["one", *odd, "three"]
+
+
+def test_a_side_is_plain_or_gzipped_but_not_both(tmp_path: Path) -> None:
+    prefix = tmp_path / "train"
+    packed = tmp_path / "train.eo.gz"
+    packed.touch()
+    assert find_side(prefix, "eo") == packed
+    (tmp_path / "train.eo").touch()
+    with pytest.raises(ValueError, match=r"both .* exist"):
+        find_side(prefix, "eo")
+
+
+def test_normalisation_composes_letters_and_leaves_single_spaces() -> None:
+    assert normalise(" cafe\u0301\t\u00a0au\u2028lait\x07 \ufeff") == "café au lait"
+    assert normalise("a\u00adb") == "ab"
+    assert normalise("u\x00\u0308ber") == "über"
+    assert normalise("m² ½ ﬁ Ａ…") == "m² ½ ﬁ Ａ…"  # NFC: letters that mean more stay
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [("", 0), ("Sie ist da.", 3), ("我喜欢猫", 4), ("GPT 是模型", 4), ("ฉันรักแมว", 3), ("𠮷野", 2)],
+)
+def test_words_are_counted_even_in_scripts_without_spaces(line: str, words: int) -> None:
+    assert count_words(line) == words

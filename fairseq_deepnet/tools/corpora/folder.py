@@ -169,7 +169,7 @@ class DataFolder:
     def decode(self, lines: Iterable[str], language: str) -> list[str]:
         """Decode lines of space-separated subwords to text."""
         if self.is_moses:
-            return [moses.decode_line(line, language) for line in lines]
+            return [moses.detokenise(moses.remove_bpe(line), language) for line in lines]
         model = _load(self.subword_model(language))
         return [decode_line(model, line) for line in lines]
 

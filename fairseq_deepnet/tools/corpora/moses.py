@@ -73,11 +73,6 @@ def remove_bpe(line: str) -> str:
     return f"{line} ".replace(f"{JOINER} ", "").rstrip()
 
 
-def decode_line(line: str, language: str) -> str:
-    """Join a line of subwords to text."""
-    return detokenise(remove_bpe(line), language)
-
-
 def why_dropped(source: str, target: str, recipe: Recipe) -> str | None:
     """Return why clean-corpus-n.perl would drop a pair of token lines, or None."""
     sides = source.split(), target.split()
