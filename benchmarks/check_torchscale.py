@@ -26,8 +26,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 VERSION = "0.3.0"
 FAIRSCALE = "fairscale==0.4.0"  # the version that torchscale 0.3.0 pins

@@ -39,8 +39,6 @@ Seconds = dict[str, list[float]]
 
 def stock(setting: dict[str, Any]) -> Translate:
     """Load fairseq's transformer and SequenceGenerator as fairseq-generate does."""
-    import ast
-
     import sentencepiece
     import torch
     from fairseq import checkpoint_utils, options, tasks
@@ -54,11 +52,7 @@ def stock(setting: dict[str, Any]) -> Translate:
     args = options.parse_args_and_arch(options.get_generation_parser(), words)
     cfg = convert_namespace_to_omegaconf(args)
     task = tasks.setup_task(cfg.task)
-    models, _ = checkpoint_utils.load_model_ensemble(
-        [setting["fairseq"]],
-        task=task,
-        arg_overrides=ast.literal_eval(cfg.common_eval.model_overrides),
-    )
+    models, _ = checkpoint_utils.load_model_ensemble([setting["fairseq"]], task=task)
     for model in models:
         if setting["bf16"]:
             model.to(dtype=torch.bfloat16)

@@ -76,7 +76,7 @@ class MonitoredRun:
 
 
 def read_runs(folder: Path) -> list[MonitoredRun]:
-    """Read all cells in a sweep's folder that have started."""
+    """Read all started cells in a sweep's folder."""
     runs = []
     for path in results.find_runs(folder):
         run = results.read_run(path)
@@ -89,7 +89,7 @@ def read_runs(folder: Path) -> list[MonitoredRun]:
 
 @dataclass
 class Plot:
-    """A plot from the paper with our lines.
+    """One of the paper's plots, with our lines.
 
     Args:
         frame: columns line, x, ours (mean over seeds), seeds, lowest, highest and paper, with the
@@ -187,7 +187,7 @@ def layer_norm_input(record: Record, part: str) -> float | None:
 
 
 def layer_gradients(measured: Sequence[Record]) -> list[float | None]:
-    """Return each decoder layer's gradient norm, averaged over updates, the bottom layer first."""
+    """Return the decoder layers' gradient norms from bottom to top, averaged over updates."""
     lists = [record["values"].get("gradient_norm", {}).get("decoder", {}) for record in measured]
     layers = [item["layer"] for item in lists if "layer" in item]
     return [mean(values) for values in zip(*layers, strict=True)]

@@ -1,4 +1,4 @@
-"""Sweep definitions, and their expansion to cells. Each cell is one run.
+"""Sweep definitions, and their expansion into cells, each of which is one run.
 
 A definition is a YAML file in configs/sweeps/ with these keys:
 

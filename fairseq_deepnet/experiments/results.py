@@ -96,7 +96,7 @@ class Run:
         return max((update for update, _ in points), default=0)
 
     def why_diverged(self, crashed: bool = False) -> str | None:
-        """Return the reason why the run has diverged, or None. The paper does not state a rule.
+        """Return the reason why the run diverged, or None. The paper does not state a rule.
 
         Losses are without label smoothing, in bits per token. BLEU is not used, because a healthy
         model scores below 1 early in training. The first matching rule applies:

@@ -123,7 +123,7 @@ def build(
     is_published: bool = False,
     has_law: bool = False,
 ) -> list[Table]:
-    """Build a list with a table of runs, empty if no run belongs in the table.
+    """Return a list with the table of these runs, or an empty list if none belongs in the table.
 
     Args:
         measure: measure of all entries; empty if the columns are measures

@@ -40,9 +40,7 @@ def make(runs: Sequence[Run], head: str = "") -> str:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(autoescape=True, loader=loader, trim_blocks=True)
     rows = sum(series.values.shape[1] for run in runs for series in run.series.values())
-    most = max(
-        60, min(300, 1_600_000 // rows)
-    )  # updates per heat map, which limits the size of the page
+    most = max(60, min(300, 1_600_000 // rows))  # updates per heat map, to limit the page's size
     figures: dict[str, dict[str, Markup]] = {}
     for show in SHOWN:
         for part in parts_of(runs, show):

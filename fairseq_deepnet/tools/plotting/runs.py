@@ -109,7 +109,7 @@ class Run:
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read run folders; runs are named by their folders, or by longer paths if these are equal."""
+    """Read run folders, named by their last part, or by relative paths if last parts are equal."""
     folders = list(dict.fromkeys(records.run_folder(path).resolve() for path in paths))
     common = os.path.commonpath([folder.parent for folder in folders])
     has_equal_names = len({folder.name for folder in folders}) < len(folders)
