@@ -18,8 +18,7 @@ import numpy as np
 from fairseq_deepnet.tools.corpora.subwords import fairseq_symbols, load_model
 from fairseq_deepnet.tools.corpora.text import Chunk, chunks, map_in_order, normalise
 
-_SPECIAL = 4
-"""Number of the symbols <s>, <pad>, </s> and <unk>, which begin every fairseq dictionary."""
+_SPECIAL = 4  # <s>, <pad>, </s> and <unk> begin every fairseq dictionary
 _END, _UNKNOWN = 2, 3
 
 

@@ -27,10 +27,8 @@ from tqdm import tqdm
 from fairseq_deepnet.files import ROOT, locked, put_in_place
 from fairseq_deepnet.tools.corpora.published import CORPORA, File
 
-TRIES: Final = 5
-"""Number of tries of each address."""
-PAUSE: Final = 2.0
-"""Seconds before the second try of all addresses; twice as many before the third, and so on."""
+TRIES: Final = 5  # of each address
+PAUSE: Final = 2.0  # seconds before the second try, twice as many before the third, and so on
 _GZIP: Final = (".gz", ".tgz")
 
 

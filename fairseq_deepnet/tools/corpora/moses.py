@@ -18,8 +18,7 @@ from typing import Any
 from fairseq_deepnet.tools.corpora.text import Recipe
 
 JOINER = "@@"
-LONGEST_WORD = 1000
-"""Maximum number of characters; clean-corpus-n.perl drops pairs with a longer word."""
+LONGEST_WORD = 1000  # characters; clean-corpus-n.perl drops pairs with a longer word
 _CACHED_WORDS = 500_000  # about 100 MB; subword-nmt's cache has no limit
 
 # tokenizer.perl splits off every final full stop, even in "in the U.S."; sacremoses does not

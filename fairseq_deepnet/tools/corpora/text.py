@@ -47,10 +47,8 @@ def find_side(prefix: str | Path, language: str) -> Path:
     if not files:
         names = [path.name for path in paths[0].parent.glob("*")]
         near = difflib.get_close_matches(paths[0].name, names, 3)
-        raise FileNotFoundError(
-            f"there is no {paths[0]}[.gz]"
-            + (f"; similar names in that folder: {', '.join(near)}" if near else "")
-        )
+        hint = f"; similar names in that folder: {', '.join(near)}" if near else ""
+        raise FileNotFoundError(f"there is no {paths[0]}[.gz]{hint}")
     if len(files) > 1:
         raise ValueError(f"both {files[0]} and {files[1]} exist: remove or rename one of them")
     return files[0]
@@ -97,8 +95,7 @@ def read_lines(path: Path) -> Iterator[str]:
 class Chunk(NamedTuple):
     """Consecutive lines of one or more parallel files, as bytes for another process."""
 
-    start: int
-    """Number of the first line, from 1."""
+    start: int  # number of the first line, from 1
     sides: list[list[bytes]]
 
     def decode(self, paths: Sequence[Path]) -> Iterator[tuple[str, ...]]:
