@@ -38,7 +38,7 @@ class Fit:
     """Least-squares fit of z = a x + c b for one sublayer.
 
     Args:
-        norm: position of LayerNorm; None for an unknown position.
+        norm: position of LayerNorm.
         residual, branch: a and c, each as the smallest and largest value over channels.
         bottom: factor of the layer's input if the sum includes this input, else 0.
         inner: factor between a LayerNorm's output and the branch's input.
@@ -47,7 +47,7 @@ class Fit:
         normed: output of the sublayer's LayerNorm, [n, C].
     """
 
-    norm: NormPlacement | None
+    norm: NormPlacement
     residual: tuple[float, float]
     branch: tuple[float, float]
     bottom: float
@@ -252,19 +252,14 @@ def fit_layer(layer: Layer, norms: Sequence[nn.Module], calls: Calls) -> LayerFi
         sources[i] if is_pre[i] else None if is_pre[i + 1] else sources[i + 1]
         for i in range(len(outputs))
     ]
-    unused = [norm for norm in norm_calls if norm not in norms_used]
     fits = []
-    for i, (branch, norm) in enumerate(zip(layer.branches, norms_used, strict=True)):
-        placement: NormPlacement | None = NormPlacement.NONE
+    for i, norm in enumerate(norms_used):
+        placement = NormPlacement.NONE
         z, inner = streams[i + 1], 0.0
         if norm is not None and is_pre[i]:
             placement, inner = NormPlacement.PRE, times(norm_calls[norm][1], entries[i])
         elif norm is not None:
             placement, z = NormPlacement.POST, norm_calls[norm][0]
-        elif unused:
-            norm = branch.norm if branch.norm in unused else unused[0]
-            unused.remove(norm)
-            placement = None
         fitted = fit(placement, streams[i], outputs[i], z, streams[0])
         normed = None if norm is None else norm_calls[norm][1]
         fits.append(dataclasses.replace(fitted, inner=inner, entry=entries[i], normed=normed))
@@ -292,7 +287,7 @@ def solve(z: Tensor, *terms: Tensor) -> tuple[Tensor, float]:
     return factors, float(error.norm() / z.norm())
 
 
-def fit(norm: NormPlacement | None, x: Tensor, b: Tensor, z: Tensor, bottom: Tensor) -> Fit:
+def fit(norm: NormPlacement, x: Tensor, b: Tensor, z: Tensor, bottom: Tensor) -> Fit:
     """Solve z = a x + c b + d.
 
     If one a and c for all channels are not exact, try one per channel, then add a multiple of the
