@@ -60,6 +60,9 @@ def test_the_last_checkpoints_are_sorted_by_updates_without_duplicates(tmp_path:
         save_checkpoint(state(999, {"w": torch.ones(1)}), tmp_path / name)
     names = [path.name for path in last_checkpoints(tmp_path, 3)]
     assert names == ["checkpoint_1_20.pt", "checkpoint_2_100.pt", "checkpoint2.pt"]
+    output = tmp_path / "mean.pt"
+    assert cli.main(["average", str(tmp_path), "--last=3", f"--out={output}"]) == 0
+    assert load_checkpoint(output)["averaged"] == names
     with pytest.raises(ValueError, match="has 4 checkpoints of different updates, not 5"):
         last_checkpoints(tmp_path, 5)
 

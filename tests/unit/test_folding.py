@@ -93,6 +93,13 @@ def test_a_scheme_without_equivalent_stock_layers_is_refused_with_the_reason(nam
         fold_model(state)
 
 
+def test_other_models_and_files_without_options_are_refused() -> None:
+    with pytest.raises(ValueError, match="a model of arch lstm cannot be exported"):
+        fold_model({"cfg": {"model": {"arch": "lstm"}}})
+    with pytest.raises(ValueError, match="contains no model options"):
+        fold_model({})
+
+
 @pytest.mark.parametrize("name", [*foldable(), "normformer"])
 def test_a_language_model_folds_too(name: str, batch: dict[str, Tensor]) -> None:
     options = {"decoder_attention_heads": 4, "share_decoder_input_output_embed": True}
