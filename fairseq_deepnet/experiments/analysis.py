@@ -52,7 +52,7 @@ _INPUT: Final = "norm, mean over LayerNorms"
 _AXES: Final = {
     "fig3a": ("(a) gradient norm of the top decoder layers, {}", "decoder layer", _GRADIENT),
     "fig3b": ("(b) gradient norm of the last decoder layer, {}", "layers per side", _GRADIENT),
-    "fig3c": ("(c) validation loss", "epoch, the first is 0", "loss, bits per token"),
+    "fig3c": ("(c) validation loss", "epoch, from 0", "loss, bits per token"),
     "fig4a": ("(a) accumulated model update", "updates", _MOVED),
     "fig4b": ("(b) LayerNorm input after the feed-forward network", "iteration", _INPUT),
     "fig4c": ("(c) LayerNorm input after self-attention", "iteration", _INPUT),
@@ -273,7 +273,7 @@ def draw(plots: Sequence[Plot], setting: str) -> Any:
         axes.set_visible(False)
     sources = ", ".join(sorted({paper.table(plot.name).source for plot in plots}))
     theirs = f"read off {sources} of {paper.REFERENCE} (IWSLT-14 De-En)"
-    caption = f"full and dashed lines: ours, {setting}\ndotted: {theirs}"
+    caption = f"solid and dashed lines: ours, {setting}\ndotted: {theirs}"
     figure.supxlabel(caption, fontsize="small", wrap=True)
     return figure
 

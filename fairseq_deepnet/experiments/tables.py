@@ -31,7 +31,7 @@ MEASURES: Final = {
     "valid_loss": "last validation loss, label-smoothed, bits per token",
     "valid_nll": "last validation loss, nll in bits per token",
     "train_nll": "mean of the last 5 training losses, nll in bits per token",
-    "seconds_per_update": "median of the log",
+    "seconds_per_update": "median over the log",
 }
 """Measure, a column of results.csv -> its description in a note."""
 
@@ -152,7 +152,9 @@ def build(
         source = f"{paper.REFERENCE}, {published.source}: {published.metric}"
         table.notes.append(f"in brackets: {source}")
         if published.certainty == "digitised":
-            table.notes.append("read off the paper's plot, to about 0.1 BLEU or 0.01 of a loss")
+            table.notes.append(
+                "read off the paper's plot, with errors of about 0.1 BLEU or 0.01 in losses"
+            )
     measures = table.entries["measure"].unique()
     table.notes += [f"{name}: {MEASURES[name]}" for name in measures]
     table.notes.append(f"trained: {describe_settings(runs)}")
