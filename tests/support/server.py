@@ -13,14 +13,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Served:
     """A file and the server's answers to requests for it.
 
-    `drops` lists the numbers of bytes after which the first connections end. `announced` is a wrong
-    Content-Length, and `status` an answer without the file.
+    `drops` lists the numbers of bytes after which the first connections end, and `status` is an
+    answer without the file.
     """
 
     content: bytes
     ranges: bool = True
     kind: str = "application/octet-stream"
-    announced: int | None = None
     drops: list[int] = field(default_factory=list)
     status: int | None = None
 
@@ -58,7 +57,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if span and file.ranges:
             start = int(span.removeprefix("bytes=").removesuffix("-"))
-        length = len(file.content) if file.announced is None else file.announced
+        length = len(file.content)
         headers = {"Content-Type": file.kind, "Content-Length": str(length - start)}
         if start:
             headers["Content-Range"] = f"bytes {start}-{length - 1}/{length}"
