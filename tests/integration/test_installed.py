@@ -38,11 +38,11 @@ def test_an_installed_package_finds_its_configs_and_writes_below_the_working_fol
 
     def deepnet(*words: str) -> str:
         command = [sys.executable, "-P", "-m", "fairseq_deepnet.cli", *words]
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=empty, env=environment, capture_output=True, encoding="utf-8", check=False
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert process.returncode == 0, process.stderr
+        return process.stdout
 
     command = deepnet("train", "multi30k_tiny", "--gpus=0", "--dry-run", "--", "--max-update=10")
     assert f"--user-dir {installed / 'fairseq_deepnet'}" in command

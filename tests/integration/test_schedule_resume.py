@@ -33,9 +33,9 @@ def test_the_best_validation_and_its_effects_are_restored(
     tiny_data: Path, tmp_path: Path, schedule: tuple[str, ...]
 ) -> None:
     def schedule_at_the_end(folder: Path) -> tuple[Any, float]:
-        held = train_here(tiny_data, folder, *COMMON, *schedule)
-        (group,) = held["last_optimizer_state"]["param_groups"]
-        return held["optimizer_history"][-1]["lr_scheduler_state"], group["lr"]
+        state = train_here(tiny_data, folder, *COMMON, *schedule)
+        (group,) = state["last_optimizer_state"]["param_groups"]
+        return state["optimizer_history"][-1]["lr_scheduler_state"], group["lr"]
 
     whole, part = tmp_path / "whole", tmp_path / "part"
     expected = schedule_at_the_end(whole)

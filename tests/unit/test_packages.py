@@ -70,7 +70,7 @@ def test_what_needs_neither_torch_nor_fairseq_does_not_import_them(module: str) 
     program = (
         f"import sys, {NAME}{module}; print(*{{'torch', 'fairseq', 'numpy'}} & set(sys.modules))"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=True
     )
-    assert done.stdout.strip() == ""
+    assert process.stdout.strip() == ""

@@ -13,9 +13,9 @@ PROCESSES = ("run", "Popen", "check_output", "check_call", "call")
 
 def constant(call: ast.Call, place: int, name: str) -> object:
     """An argument as it is written; None where it is not there or no constant."""
-    given = [call.args[place]] if len(call.args) > place else []
-    given += [keyword.value for keyword in call.keywords if keyword.arg == name]
-    return given[0].value if given and isinstance(given[0], ast.Constant) else None
+    values = [call.args[place]] if len(call.args) > place else []
+    values += [keyword.value for keyword in call.keywords if keyword.arg == name]
+    return values[0].value if values and isinstance(values[0], ast.Constant) else None
 
 
 def leaves_encoding_out(call: ast.Call) -> bool:
@@ -52,12 +52,12 @@ def offenders(source: str) -> Iterator[int]:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_every_file_names_the_encoding_of_the_text_it_reads_and_writes(part: str) -> None:
-    found = [
+    calls = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in sorted((ROOT / part).rglob("*.py"))
         for line in offenders(path.read_text(encoding="utf-8"))
     ]
-    assert not found, "name encoding='utf-8' here: " + ", ".join(found)
+    assert not calls, "name encoding='utf-8' here: " + ", ".join(calls)
 
 
 @pytest.mark.parametrize(
