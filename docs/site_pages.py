@@ -62,9 +62,9 @@ def model_options(arch: str, stock: str) -> str:
         next(group for group in parser._action_groups if group.title == MODEL_GROUP)
         for parser in parsers
     ]
-    stock = {name for action in groups[1]._group_actions for name in action.option_strings}
+    common = {name for action in groups[1]._group_actions for name in action.option_strings}
     actions = groups[0]._group_actions
-    ours = [action for action in actions if not stock & set(action.option_strings)]
+    ours = [action for action in actions if not common & set(action.option_strings)]
     theirs = [action for action in actions if action not in ours]
     return (
         f"## --arch {arch}\n\n{table(parsers[0], ours)}\n"
