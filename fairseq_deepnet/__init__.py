@@ -1,10 +1,10 @@
 """fairseq_deepnet: very deep Transformers for fairseq (DeepNet, arXiv 2203.00555).
 
-Importing the package takes no time and registers nothing. fairseq automatically imports `models/`
-of a user-dir, which registers everything; in Python, use `import fairseq_deepnet.models`.
+Importing the package is fast and registers nothing. Importing `fairseq_deepnet.models` registers
+everything; fairseq imports it automatically if the package is its --user-dir.
 
-The package has three parts, which import in one direction, experiments -> tools -> plugin: fairseq
-loads the plugin, `tools/` implements `deepnet`, and `experiments/` makes tables and figures.
+The package has three parts: fairseq loads the plugin, `tools/` implements `deepnet`, and
+`experiments/` makes tables and figures. Imports go only from experiments to tools to the plugin.
 """
 
 import logging

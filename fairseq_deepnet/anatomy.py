@@ -1,8 +1,8 @@
 """Layers, branches, linear maps and norms of Transformer models, found by attribute names.
 
-Our models, fairseq's and torchscale's share these names. A stack has `layers`. A layer has
-`self_attn`, possibly `encoder_attn`, a `_layer_norm` for each, fc1, fc2 and `final_layer_norm`.
-torchscale's fc1 and fc2 are one level lower, in `ffn`.
+The models of this package, fairseq and torchscale share names. A stack has `layers`. A layer has
+`self_attn`, possibly `encoder_attn`, `fc1` and `fc2`, and the LayerNorms `self_attn_layer_norm`,
+`encoder_attn_layer_norm` and `final_layer_norm`. torchscale's `fc1` and `fc2` are parts of `ffn`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ ATTENTION_ROLES = (Role.Q_PROJ, Role.K_PROJ, Role.V_PROJ, Role.OUT_PROJ)
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """Sublayer with its linear maps, and the modules that receive its input and return its output.
+    """Sublayer with its linear maps. `entry` receives its input, and `exit` returns its output.
 
-    `norm` is the sublayer's LayerNorm in any position, or None.
+    `norm` is the LayerNorm before or after the sublayer, or None.
     """
 
     sublayer: Sublayer
@@ -39,7 +39,7 @@ class Branch:
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """Layer with its branches in order."""
+    """Layer with its branches in the order in which they are computed."""
 
     name: str
     module: nn.Module
@@ -48,7 +48,7 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
-    """All layers of one side. `name` is the module's path in the model."""
+    """All layers of the encoder or the decoder. `name` is the path of `module` in the model."""
 
     side: Side
     name: str

@@ -26,21 +26,21 @@ logger = logging.getLogger(__name__)
 
 LAST: Final = "checkpoint_last.pt"
 PAUSES: Final = (2.5, 2.5)
-"""Seconds before the second and third attempt to write a checkpoint; file servers may recover."""
+"""Seconds to wait for file servers to recover before the second and third attempt to write."""
 _PERIODIC: Final = re.compile(
     r"checkpoint(\d+|_\d+_\d+)\.pt"
 )  # checkpoint7.pt, checkpoint_7_2000.pt
 
 _DAMAGE: Final = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError, OSError)
-"""Exceptions raised while reading a damaged file."""
+"""Exceptions that may be raised when a damaged file is read."""
 
 
 def checkpoint_globals() -> tuple[Any, ...]:
     """Return the classes in fairseq's checkpoints that torch's weights-only loader must allow.
 
     Checkpoints contain the model's Namespace and, with --eval-bleu, integer arrays of BLEU counts.
-    torch.serialization.get_unsafe_globals_in_checkpoint lists no other class for any optimiser,
-    scheduler or style of configuration. The loader refuses all other classes.
+    torch.serialization.get_unsafe_globals_in_checkpoint lists nothing else for any optimiser,
+    scheduler or form of configuration (cfg or args). The loader refuses all other classes.
     """
     array_rebuilder = np.zeros(0).__reduce__()[0]  # its module differs between versions of numpy
     dtypes = {type(np.dtype(kind)) for kind in (np.int64, np.float64)}
@@ -53,12 +53,12 @@ torch.serialization.add_safe_globals(list(checkpoint_globals()))
 def refuse_damaged(path: Path | str, weights: bool = True) -> None:
     """Verify a checkpoint's checksums, which torch.load ignores.
 
-    With `weights`, the whole file is read, at 1 to 3 GB/s; otherwise only its structure. Files
-    from torch before 1.6 have no checksums.
+    If `weights` is True, the whole file is read, at 1 to 3 GB/s; otherwise, only its pickled
+    structure is read. Files written by torch before 1.6 have no checksums and are not verified.
 
     Raises:
-        ConfigurationError: if the file is damaged or compressed. torch never compresses, and a
-            small compressed file could expand to fill the memory.
+        ConfigurationError: if the file is damaged or compressed. torch never compresses
+            checkpoints, and a small compressed file could expand to fill the memory.
     """
     with Path(path).open("rb") as stream:
         try:
@@ -86,7 +86,7 @@ def refuse_damaged(path: Path | str, weights: bool = True) -> None:
 
 Receiver = Callable[[dict[str, Any]], dict[str, Any]]
 RECEIVERS: Final[list[Receiver]] = []
-"""Functions that process the checkpoints that fairseq loads; only the last is used."""
+"""Functions that could process a checkpoint that fairseq loads; only the last one is called."""
 
 
 @contextmanager
@@ -100,14 +100,14 @@ def received_by(receiver: Receiver) -> Iterator[None]:
 
 
 def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
-    """Return a checkpoint on the CPU, with tensors mapped from the file and read when used.
+    """Return a checkpoint with CPU tensors that are mapped from the file and read when used.
 
-    With `entire`, the whole file is read first and its checksums are verified.
+    If `entire` is True, the whole file is read first to verify its checksums.
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        ValueError: if the file is damaged, contains classes other than fairseq's or options that
-            would run code, or is not a checkpoint.
+        ValueError: if the file is damaged or not a checkpoint, or if it contains options that would
+            run code or classes that `checkpoint_globals` does not list.
     """
     path = Path(path)
     if not path.is_file():
@@ -124,7 +124,7 @@ def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
 def refuse_not_finite(state: Mapping[str, Any], path: object) -> None:
     """Raise ConfigurationError if a checkpoint's weights are NaN or infinite.
 
-    Such weights come from a diverged run, and their model outputs only NaN.
+    Such weights come from a diverged run, and a model with these weights outputs only NaN.
     """
     for name, weight in (state.get("model") or {}).items():
         is_real = isinstance(weight, torch.Tensor) and weight.is_floating_point()
@@ -138,7 +138,7 @@ def refuse_not_finite(state: Mapping[str, Any], path: object) -> None:
 def naming_damage(path: Path | str) -> Iterator[None]:
     """Convert torch's errors about a damaged file into a ConfigurationError of one line.
 
-    Errors of the file system, such as a missing file or permission, pass unchanged.
+    File-system errors, such as a missing file or permission, are raised unchanged.
     """
     try:
         yield
@@ -173,7 +173,7 @@ def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
 
 
 def save_with_retries(state: dict[str, Any], path: Path) -> None:
-    """Save a checkpoint, trying again after a pause."""
+    """Save a checkpoint; if this fails, try again after each pause in PAUSES."""
     for pause in PAUSES:
         try:
             save_checkpoint(state, path)
@@ -187,7 +187,7 @@ def save_with_retries(state: dict[str, Any], path: Path) -> None:
 def copy_checkpoint(source: Path, target: Path) -> None:
     """Copy a checkpoint atomically; raise ConfigurationError if it cannot be written.
 
-    The copy is no hard link, as `cp other.pt checkpoint_last.pt` would change all linked files.
+    If the copy were a hard link, `cp other.pt checkpoint_last.pt` would also overwrite the source.
     """
     try:
         with whole(target) as part:
@@ -206,7 +206,7 @@ def not_written(path: Path, error: OSError) -> ConfigurationError:
 
 
 def model_arguments(state: Mapping[str, Any]) -> Namespace | None:
-    """Return the model arguments in a checkpoint of old or new fairseq, or None."""
+    """Return the model arguments in a checkpoint of any fairseq version, or None without them."""
     model = (state.get("cfg") or {}).get("model") or state.get("args")
     if not model:
         return None
@@ -220,11 +220,11 @@ def num_updates(state: dict[str, Any]) -> int:
 
 
 def periodic_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints that fairseq wrote after epochs and intervals of updates."""
+    """Return the checkpoints that fairseq wrote after an epoch or every so many updates."""
     return sorted(path for path in folder.glob("checkpoint*.pt") if _PERIODIC.fullmatch(path.name))
 
 
 def last_of(trainer: Any) -> Path:
-    """Return the path of a trainer's checkpoint_last.pt, including --checkpoint-suffix."""
+    """Return the path of a trainer's checkpoint_last.pt, with --checkpoint-suffix in its name."""
     name = LAST.replace(".pt", f"{trainer.checkpoint_suffix}.pt")
     return Path(trainer.cfg.checkpoint.save_dir) / name

@@ -46,8 +46,8 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
 }
 """Subcommands by task, each with its module in this package and one line of help.
 
-A module provides add_arguments(parser) and run(args) -> int. If it declares the argument `extra`,
-this argument receives the words after --.
+Each module provides add_arguments(parser) and run(args) -> int. If it declares the argument
+`extra`, that argument receives the words after --.
 """
 
 SUBCOMMANDS: Final = {name: entry for group in GROUPS.values() for name, entry in group.items()}
@@ -62,7 +62,7 @@ def _overview() -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser that raises ValueError with one line, which suggests the nearest valid name."""
+    """Parser whose errors are ValueErrors of one line that suggest the nearest valid name."""
 
     def error(self, message: str) -> NoReturn:
         """Raise the error that argparse would print after several lines of usage."""
@@ -72,11 +72,11 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def takes_extra(self) -> bool:
-        """Return True if the subcommand passes the words after -- to fairseq."""
+        """True if the subcommand passes the words after -- to fairseq."""
         return any(action.dest == "extra" for action in self._actions)
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse a subcommand's arguments in any order, then -- and fairseq's options."""
+        """Parse a subcommand's arguments, in any order; keep the words after -- for fairseq."""
         if self._subparsers is not None:
             return self.parse_args(words)
         end = words.index("--") if self.takes_extra and "--" in words else len(words)
@@ -95,11 +95,11 @@ class Parser(argparse.ArgumentParser):
 def words_of(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> list[str]:
     """Return the options set by environment variables; GPUS=8 becomes --gpus=8.
 
-    Only scripts do this (`deepnet SUBCOMMAND --variables`), because a shell may have exported DATA
-    or OUT for another purpose. An empty variable counts as unset. A switch must be 0 or 1.
+    Variables are read only for scripts (`deepnet SUBCOMMAND --variables`), because a user's shell
+    may export DATA or OUT for another purpose. An empty variable counts as unset.
 
     Raises:
-        ValueError: for DRY_RUN=1 if the subcommand has no --dry-run and would write files.
+        ValueError: if a switch is neither 0 nor 1, or DRY_RUN is set without a --dry-run to set.
     """
     if environment.get("DRY_RUN", "0") != "0" and "--dry-run" not in parser._option_string_actions:
         raise ValueError(
@@ -120,12 +120,12 @@ def words_of(parser: argparse.ArgumentParser, environment: Mapping[str, str]) ->
 
 
 def variable_of(option: str) -> str:
-    """Return an option's variable, such as CPU_PROCESSES for --cpu-processes."""
+    """Return the environment variable of an option: CPU_PROCESSES for --cpu-processes."""
     return option.lstrip("-").upper().replace("-", "_")
 
 
 def typed(name: str) -> str:
-    """Return the name of the user's command, which is a script or a subcommand."""
+    """Return the start of a message, which names the script or subcommand that the user ran."""
     script = os.environ.get("DEEPNET_COMMAND")
     return f"[{script}]" if script else f"deepnet {name}:"
 

@@ -1,7 +1,7 @@
 """Repairs of fairseq 0.12, and its adaptation to current Python, numpy and torch.
 
-Importing the plugin calls `apply`, which installs all repairs. DeepNetTrainer repairs the training
-loop, and optim.fp32_state keeps full precision in half-precision checkpoints.
+Importing the plugin calls `apply`, which installs the repairs in this module. DeepNetTrainer also
+repairs the training loop, and optim.fp32_state saves fp32 weights in half-precision training.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ PATIENCE: Final = 10.0
 def wrap(owner: Any, name: str) -> Callable[[Around], Around]:
     """Return a decorator that replaces `owner.name` by `around(original, *args, **kwargs)`.
 
-    If the original is a method, the next argument is `self`.
+    If the original is a method, the argument after `original` is `self`.
     """
 
     def replace(around: Around) -> Around:
@@ -113,11 +113,11 @@ def training_program() -> types.ModuleType | None:
 
 
 def require_fairseq() -> None:
-    """Raise ImportError, with the command to run, unless the right fairseq is installed.
+    """Raise ImportError, with a remedy, for other fairseq releases or Python without assertions.
 
     At inference, the fast path of fairseq 0.12.2 bypasses a layer's residual connection and thus
     alpha. That release also cannot be imported on Python 3.11. The repaired release has another
-    name on PyPI. fairseq copies checkpoints inside an assert statement.
+    name on PyPI. Assertions must be on, because fairseq copies checkpoints inside one.
     """
     if sys.flags.optimize:
         raise ImportError("fairseq saves no checkpoint under PYTHONOPTIMIZE or -O: unset them")
@@ -131,9 +131,9 @@ def require_fairseq() -> None:
 def parse_options() -> None:
     """Repair two faults of fairseq's parser.
 
-    The parser converts --bf16 to --tpu and then fails without torch_xla. The default of
-    --total-num-update is "null", which polynomial_decay cannot use, instead of --max-update.
-    fairseq imports a user-dir before it parses, so the repair is in time.
+    The parser converts --bf16 to --tpu and then fails without torch_xla. It sets an unspecified
+    --total-num-update, which polynomial_decay needs, to null instead of --max-update. fairseq
+    imports a --user-dir before it parses all options, so the repair takes effect in time.
     """
 
     @wrap(fairseq.options, "parse_args_and_arch")
@@ -183,8 +183,8 @@ class _FormerNumpy:
 def keep_former_numpy() -> None:
     """Let fairseq use np.compat.long and np.percentile(interpolation=), which numpy 2 removed.
 
-    --sample-break-mode eos of language modelling and --num-batch-buckets need these functions.
-    Other modules see an unchanged numpy.
+    Language modelling with --sample-break-mode eos, and --num-batch-buckets, need these functions.
+    All other modules use numpy unchanged.
     """
     data = fairseq.data
     for module in (data.token_block_dataset, data.language_pair_dataset, data.data_utils):
@@ -210,10 +210,10 @@ def find_not_finite_modules() -> None:
 
 
 def end_epochs_under_another_update_freq() -> None:
-    """Train on all remaining batches of an epoch after a change of --update-freq.
+    """Make fairseq train on all remaining batches of an epoch after --update-freq has changed.
 
-    fairseq rounds up the number of finished updates and the number of remaining updates. One batch
-    is then skipped, and the epoch does not end but is repeated.
+    fairseq rounds up both the number of finished updates and that of remaining updates. As a
+    result, it skips a batch, and repeats the epoch instead of ending it.
     """
 
     @wrap(GroupedIterator, "__init__")
@@ -245,19 +245,19 @@ class WholeFiles(PathManager):
 
 
 def copy_checkpoints_whole() -> None:
-    """Copy checkpoints to checkpoint_best.pt and checkpoint_last.pt atomically.
+    """Make fairseq copy checkpoints to checkpoint_best.pt and checkpoint_last.pt atomically.
 
-    fairseq copies in place, so a kill or a full disk leaves a truncated file, and SIGBUS ends a
-    process that has mapped the old file.
+    fairseq overwrites the old file, so a kill or a full disk leaves a truncated file, and a process
+    that has mapped the old file may end with SIGBUS.
     """
     fairseq.checkpoint_utils.PathManager = WholeFiles
 
 
 def check_checkpoints() -> None:
-    """Load only checkpoints that are intact, finite and free of code.
+    """Make fairseq refuse checkpoints that are damaged, contain code or have non-finite weights.
 
-    fairseq verifies no checksums, so a flipped bit silently changes a weight, and OmegaConf
-    replaces references to environment variables in the file by their values.
+    fairseq verifies no checksums, so a flipped bit silently changes a weight. If the file refers to
+    environment variables, OmegaConf inserts their values.
     """
 
     @wrap(fairseq.checkpoint_utils, "load_checkpoint_to_cpu")
@@ -282,7 +282,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class _Finder(importlib.machinery.PathFinder):
-    """Finder that gives _Loader to fairseq modules that are imported later."""
+    """Finder through which fairseq modules that are imported later are loaded by _Loader."""
 
     @classmethod
     def find_spec(
@@ -312,10 +312,10 @@ def evaluate(value: object, *namespaces: object) -> Any:
 
 
 def evaluate_only_literals() -> None:
-    """Replace fairseq's `eval`, which receives options of models, optimisers and data sets.
+    """Replace `eval` in fairseq, which calls it on options of models, optimisers and data sets.
 
-    These options come from checkpoints, configs and data folders. torch's weights-only loading
-    accepts them, because they are plain strings.
+    These options may come from checkpoints, configs and data folders. As they are plain strings,
+    torch's weights-only loader accepts them.
     """
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in PACKAGES and isinstance(module, types.ModuleType):
@@ -324,7 +324,7 @@ def evaluate_only_literals() -> None:
 
 
 def quote_file_names() -> None:
-    """Quote the names of .fasta files in a data folder, which fairseq passes to a shell."""
+    """Quote the paths of .fasta files, because fairseq passes them to a shell."""
 
     @wrap(fairseq.data.fasta_dataset.FastaDataset, "_build_index")
     def _build_index(build_index: Any, self: Any, path: str) -> Any:
@@ -334,8 +334,8 @@ def quote_file_names() -> None:
 def end_readers() -> None:
     """Stop the threads that prefetch batches, so that a finished program exits with status 0.
 
-    If Python stops such a thread inside C++, the program ends with "terminate called without an
-    active exception", status -6, after all output is complete.
+    If Python stops such a thread inside C++ code, the program aborts with "terminate called without
+    an active exception" and status -6, although its output is complete.
     """
     until = time.monotonic() + PATIENCE
     for reader in threading.enumerate():

@@ -1,6 +1,6 @@
 """Records of a model's dictionaries, saved in checkpoints and compared when a model is built.
 
-A dictionary with two swapped lines has the right size, but the model would output wrong words.
+If two lines of a dictionary are swapped, its size is right, but the model outputs wrong words.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def record_dictionaries(args: Namespace, task: Any) -> None:
 def refuse_others(record: Mapping[str, str] | None, words: Mapping[str, Sequence[str]]) -> None:
     """Raise ConfigurationError for the first dictionary that differs from a checkpoint's record.
 
-    A checkpoint without a record accepts any dictionary.
+    Without a record, any dictionary is accepted.
     """
     for side, symbols in words.items():
         if record and record.get(side) not in (None, digest_of_words(symbols)):

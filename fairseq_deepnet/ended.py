@@ -4,7 +4,7 @@
     {"why": "diverged", "update": 31, "layers": {"decoder": [1, 13, 18]}, "started": 29, ...}
 
 Rank 0 writes ended.json before it exits, because torchrun and srun hide its exit status.
-The supervisor needs this module, so it imports neither torch nor fairseq.
+This module imports neither torch nor fairseq, because the supervisor of `deepnet train` uses it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .records import read_record, write_record
 NAME: Final = "ended.json"
 
 PREEMPTED: Final = 85
-"""Exit status of a run that a signal ended with everything saved; HTCondor uses the same number."""
+"""Exit status of a run that saved everything and ended after a signal; HTCondor also uses 85."""
 UNSAVED: Final = 128 + signal.SIGTERM
-"""Exit status of a run that a signal ended, losing the updates since the last checkpoint."""
+"""Exit status of a run that ended after a signal without saving its last updates."""
 INTERRUPTED: Final = 128 + signal.SIGINT
 """Exit status after Ctrl-C."""
 DIVERGED: Final = 86
 """Exit status of a run that was stopped because it diverged."""
 ATTEMPT: Final = "fallback-step"
-"""Hidden option of fairseq-train: number of fallbacks that the run has taken."""
+"""Hidden option of fairseq-train for the number of fallbacks that the run has taken."""
 PREEMPTING: Final = (signal.SIGTERM, signal.SIGUSR1)
 """Signals that end a run after the current update."""
 
@@ -37,7 +37,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def end_with_parent(number: int = signal.SIGTERM) -> None:
-    """Send this process a signal when its parent ends, even by kill -9 (Linux only)."""
+    """Let the kernel signal this process when its parent ends, even by kill -9 (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
 
@@ -57,7 +57,7 @@ def write(run: Path, why: Why, update: int, **more: Any) -> None:
 
 
 def read(run: Path) -> dict[str, Any]:
-    """Return the record, or an empty dictionary if it is missing or damaged."""
+    """Return the record in a run folder, or an empty dictionary if it is missing or damaged."""
     try:
         return read_record(run / NAME, {"why": str, "update": int})
     except (FileNotFoundError, ValueError):
@@ -65,10 +65,10 @@ def read(run: Path) -> dict[str, Any]:
 
 
 def clear(run: Path) -> None:
-    """Remove the record of an earlier end."""
+    """Remove the record of why the run last ended."""
     (run / NAME).unlink(missing_ok=True)
 
 
 def is_complete(run: Path) -> bool:
-    """Return True if a run is complete."""
+    """Return True if the record says that the run is complete."""
     return read(run).get("why") == Why.COMPLETE

@@ -14,13 +14,13 @@ from types import TracebackType
 class ConfigurationError(ValueError):
     """Error for contradictory or unsupported options and for damaged files.
 
-    The message names the options or the file, and the remedy. In a program it is an ordinary
-    ValueError; on the command line, `show_in_one_line` prints only its message.
+    The message names the options or the file, and a remedy. A program can catch the error as a
+    ValueError; fairseq's commands print only its message (see `show_in_one_line`).
     """
 
 
 def did_you_mean(names: str, valid: Iterable[str]) -> str:
-    """Return a suggestion of valid names, for the end of an error message, or ""."""
+    """Return the end of an error message, which suggests similar valid names, or ""."""
     valid = list(valid)
     near = (difflib.get_close_matches(name, valid, n=1, cutoff=0.75) for name in names.split())
     matches = [match for matches in near for match in matches]
@@ -28,7 +28,7 @@ def did_you_mean(names: str, valid: Iterable[str]) -> str:
 
 
 def explain_usage(message: str, parser: argparse.ArgumentParser) -> str:
-    """Return an error message of argparse with suggestions instead of all valid names."""
+    """Return argparse's error message with suggestions instead of a list of all valid names."""
     head, is_unknown, words = message.partition("unrecognized arguments: ")
     if is_unknown:
         options = " ".join(word.partition("=")[0] for word in words.split())
@@ -47,8 +47,8 @@ _OF_A_FILE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirecto
 def in_one_line(error: BaseException) -> str | None:
     """Return the message of an error that the user can fix, or None if a traceback is needed.
 
-    Errors of the operating system qualify if they name a file or report a full disk. The message of
-    other errors, such as a reset connection, is useless without a traceback.
+    Errors of the operating system qualify if they name a file or report a full disk. Messages about
+    other errors, such as a reset connection, are useless without a traceback.
     """
     if isinstance(error, ConfigurationError):
         return str(error)
@@ -65,10 +65,10 @@ def is_fairseq_command() -> bool:
 
 
 def show_in_one_line() -> None:
-    """End a fairseq command with one line and exit status 2 after an error that the user can fix.
+    """Make fairseq's commands print one line and exit with 2 after an error that users can fix.
 
-    fairseq's commands print a traceback for every exception, which hides the relevant line. Other
-    exceptions, and programs that import this package, use the previous hook.
+    Otherwise a traceback would hide this line. Other exceptions are passed to the previous hook,
+    and other programs keep their hook.
     """
     previous = sys.excepthook
     if not is_fairseq_command():

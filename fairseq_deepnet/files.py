@@ -23,13 +23,13 @@ RESOURCES: Final = PACKAGE.parent if _IS_CLONE else PACKAGE
 
 
 def shown(path: Path) -> str:
-    """Return paths inside the project as relative and all other paths as absolute."""
+    """Return a path as text: relative to ROOT if the path is inside ROOT, otherwise absolute."""
     resolved = path.resolve()
     return str(resolved.relative_to(ROOT)) if resolved.is_relative_to(ROOT) else str(resolved)
 
 
 def inside_project(path: Path | str) -> Path:
-    """Return an absolute or existing path unchanged, and other paths below the project."""
+    """Return an absolute or existing path unchanged, and any other path as relative to ROOT."""
     path = Path(path)
     return path if path.is_absolute() or path.exists() else ROOT / path
 
@@ -52,7 +52,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to, which then replaces `path` atomically."""
+    """Yield a temporary path; the file that is written there then replaces `path` atomically."""
     part = path.with_name(path.name + ".part")
     try:
         with naming(path):
@@ -64,7 +64,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder to fill, which replaces `folder` unless an error occurs."""
+    """Yield an empty folder to fill; unless an error occurs, it then replaces `folder`."""
     part = folder.with_name(folder.name + ".part")
     remove(part)
     part.mkdir(parents=True)
@@ -76,7 +76,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def put_folder_in_place(part: Path, folder: Path) -> None:
-    """Rename a complete folder to its final name, and then remove its predecessor."""
+    """Rename a complete folder to its final name, and remove the folder that had this name."""
     old = folder.with_name(f".{folder.name}.replaced")
     remove(old)
     if folder.exists():
@@ -117,12 +117,12 @@ def put_in_place(part: Path, path: Path) -> None:
 
 
 def try_lock(file: IO[Any] | int) -> bool:
-    """Lock an open file or folder for this process; return False if another process holds it.
+    """Lock an open file or folder; return False if another process holds the lock.
 
     The lock ends with the process.
 
     Raises:
-        OSError: if the file system has no locks.
+        OSError: if the file system does not support locks.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,8 +135,8 @@ def try_lock(file: IO[Any] | int) -> bool:
 def locked(path: Path) -> Iterator[BinaryIO]:
     """Open a file for reading and appending, and lock it.
 
-    Another process may have removed or renamed the file before this process could lock it. The
-    file with this name is then locked instead.
+    Another process may remove or rename the file before this process can lock it. In that case,
+    the file that is now at `path` is locked instead (a new one if there is none).
 
     Raises:
         BlockingIOError: if another process holds the lock.

@@ -1,8 +1,8 @@
 """Safe evaluation of the options that fairseq passes to `eval`.
 
 An option such as "[(512, 3)] * 20" may come from a stranger's checkpoint or config. This module
-accepts constants in lists, tuples, sets and dictionaries, lists joined with + or repeated with *,
-and arithmetic on numbers. `compat.py` replaces fairseq's `eval` by this module.
+accepts only constants; lists, tuples, sets and dictionaries of constants; lists joined with + or
+repeated with *; and arithmetic on numbers. `compat.py` makes fairseq call it instead of `eval`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, Final
 from .errors import ConfigurationError
 
 MAX_LENGTH: Final = 1_000_000
-"""Maximum number of characters; fairseq's archs use up to 500, speech manifests about 10,000."""
+"""Maximum number of characters; fairseq's models need up to 500, speech manifests about 10,000."""
 MAX_ITEMS: Final = 100_000
-"""Maximum number of items in all lists of a literal; "[(512, 3)] * 20" has 60."""
+"""Maximum number of constants and containers in a literal; "[(512, 3)] * 20" has 61."""
 
 
 EVALUATED: Final = {
@@ -37,10 +37,10 @@ EVALUATED: Final = {
     *("extra_data", "extra_lang_pairs", "langtoks", "sampling_weights"),
     *("xformers_att_config", "model_overrides"),
 }
-"""Options that fairseq evaluates. A test compares them with fairseq's source."""
+"""Options that fairseq passes to `eval`. A test compares this set with fairseq's source."""
 
 RUNS_CODE: Final = ("user-dir", "post-save-script")
-"""Options of fairseq-train that name code, so that no file may set them."""
+"""Options of fairseq-train that name code to run and that no file may set."""
 
 _NAME: Final = re.compile(r"[A-Za-z]\w*(-\w+)*")
 _INTERPOLATION: Final = re.compile(r"\$\{(?![\w.]+\})")
@@ -98,7 +98,7 @@ def _items(value: Any) -> int:
 
 
 class _Calculated(ast.NodeTransformer):
-    """Transformer that replaces joined lists, repeated lists and arithmetic by their values."""
+    """Visitor that replaces joined lists, repeated lists and arithmetic with their values."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.Constant:
         a, b = (ast.literal_eval(self.visit(side)) for side in (node.left, node.right))
@@ -119,7 +119,7 @@ class _Calculated(ast.NodeTransformer):
 
 
 def check_options(options: object, source: str) -> None:
-    """Raise ConfigurationError for options by which fairseq would run code or read the environment.
+    """Raise ConfigurationError if options would run code or read environment variables.
 
     Args:
         options: nested mappings and Namespaces, such as a checkpoint's cfg or args.
@@ -146,7 +146,7 @@ def check_state(state: Mapping[str, Any], path: object) -> None:
 
 
 def _entries(options: object) -> Iterator[tuple[str, str]]:
-    """Yield the name and value of all strings in nested options; visit each container once."""
+    """Yield the name and value of every string in nested options; visit each container once."""
     remaining: list[tuple[str, object]] = [("", options)]
     seen: set[int] = set()
     while remaining:

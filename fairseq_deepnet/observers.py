@@ -13,41 +13,41 @@ class Observer:
     """Base class of observers; each method does nothing unless overridden.
 
     `update` is the number of the current update, counted from 1. With fp16, an attempt may end
-    without an update because the loss scale was too high. The next batch then has the same number.
+    without an update because the loss scale was too high. The next attempt has the same number.
     """
 
     def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
         """Called before the forward pass; `samples` are the micro-batches, not yet on a device."""
 
     def gradients(self, trainer: Any, update: int) -> None:
-        """Called after gradients are reduced and before they are clipped; see `gradient_scale`.
+        """Called after gradients have been reduced over processes and before they are clipped.
 
-        Parameters are still those before the update.
+        The parameters have not been updated yet. `gradient_scale` undoes the gradients' scaling.
         """
 
     def end(self, trainer: Any, update: int, updated: bool) -> None:
         """Called after the optimiser's step, or after a failed attempt (`updated` is False)."""
 
     def loaded(self, trainer: Any, update: int) -> None:
-        """Called after loading a checkpoint with `update` updates, or 0 without a checkpoint."""
+        """Called after loading a checkpoint of `update` updates, or with 0 if there is none."""
 
     def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
-        """Called when fairseq gives up: infinite gradients, or the smallest loss scale."""
+        """Called when fairseq aborts: gradients are not finite, or the loss scale is minimal."""
 
     def detach(self) -> None:
         """Remove all hooks from the model, after this observer has failed."""
 
 
 def gradient_scale(optimizer: Any) -> float:
-    """Return the factor that undoes the scaling of `grad` in half precision, or 1."""
+    """Return the factor that undoes half precision's scaling of gradients, or 1 if not scaled."""
     return float(getattr(optimizer, "_multiply_factor", 1.0))
 
 
 def logged(*names: str) -> dict[str, float]:
     """Return the values of fairseq's meters for the last update, reduced over processes.
 
-    The meters come from "train", because loading a checkpoint replaces the meters of "default" by
-    meters that are never updated.
+    The meters belong to the aggregator "train", because loading a checkpoint replaces those of
+    "default" with meters that are never updated.
     """
     meters = {name: metrics.get_meter("train", name) for name in names}
     values = {name: getattr(meter, "val", None) for name, meter in meters.items()}

@@ -1,9 +1,9 @@
 """Preemption: SIGTERM and SIGUSR1 end a run after the current update, with a checkpoint.
 
-A handler records the signal. DeepNetTrainer sums the number of signalled processes together with
-fairseq's statistics, so after an update all processes know whether to stop. Rank 0 then saves
-checkpoint_last.pt, and all processes exit with status PREEMPTED. If the update was to be validated,
-the resumed run does this first. `deepnet train` enforces a deadline; plain fairseq-train has none.
+A handler records the signal. DeepNetTrainer counts the signalled processes when it sums fairseq's
+statistics, so after an update all processes know whether to stop. Rank 0 then saves
+checkpoint_last.pt, and all processes exit with status PREEMPTED. If a validation was due after the
+update, the resumed run starts with it. Only `deepnet train` enforces a deadline for the exit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .observers import Observer, broadcast_from_rank0
 logger = logging.getLogger(__name__)
 
 OWED: Final = "preempted"
-"""Key in a checkpoint's extra state if fairseq did not validate and save after the update."""
+"""Key in a checkpoint's extra state for the validation that a signal prevented."""
 
 _received: signal.Signals | None = None
 _is_listening = False
@@ -40,9 +40,10 @@ def signalled() -> signal.Signals | None:
 
 
 def listen() -> bool:
-    """Start handling signals if this process is fairseq-train; return True if it is.
+    """Start handling signals in fairseq's commands; return True if signals are handled.
 
-    Before the trainer calls this, a signal ends the process at once, as there is nothing to save.
+    Before the trainer calls this function, a signal ends the process at once, because there is
+    nothing to save.
     """
     global _is_listening
     is_main = (
@@ -73,7 +74,7 @@ def _ignore() -> None:
 
 
 def _protect_worker() -> None:
-    """Let only its parent's SIGTERM end a forked data-loading process.
+    """Make a forked data-loading process ignore SIGTERM unless its parent sends the signal.
 
     Otherwise a signal to all processes of a job would end the worker before the current update has
     its batches, and torch would abort the run.
@@ -126,7 +127,7 @@ class Preemption(Observer):
             self._save_and_leave()
 
     def owed(self) -> dict[str, Any]:
-        """Return the checkpoint's record of the validation that the signal prevents."""
+        """Return the checkpoint's record of the validation that the signal has prevented."""
         epoch_itr = self.trainer.epoch_itr
         return {"epoch": epoch_itr.epoch, "end_of_epoch": epoch_itr.end_of_epoch()}
 

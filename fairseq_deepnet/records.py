@@ -1,7 +1,7 @@
 """JSON records, and digests that detect changed files.
 
-Records are written atomically. A damaged record raises a ValueError that names the file and the
-remedy.
+Records are written atomically. For a damaged record, `read_record` raises a ValueError that names
+the file and a remedy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Keys = Mapping[str, type | tuple[type, ...]]
 
 
 def strict(value: Any, digits: int = 17) -> Any:
-    """Return a value for strict JSON, with words such as "nan" for non-finite numbers."""
+    """Return a value that strict JSON can store, with "nan" or "inf" for non-finite numbers."""
     if isinstance(value, dict):
         return {key: strict(item, digits) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -41,7 +41,7 @@ def write_record(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_record(path: Path, required: Keys | None = None, remedy: str = "") -> dict[str, Any]:
-    """Return a JSON object from a file; raise ValueError if it lacks a required key.
+    """Return a JSON object from a file; raise ValueError if it is damaged or lacks a required key.
 
     Args:
         remedy: advice for a damaged record, such as "remove it to ...".
@@ -65,7 +65,7 @@ def fault_of(content: Any, required: Keys) -> str:
 
 
 def record_of(path: Path, request: Any, remedy: str) -> dict[str, Any] | None:
-    """Return the record in a file if it belongs to this request, and None otherwise."""
+    """Return the record in a file if its entry "request" equals `request`, otherwise None."""
     record = read_record(path, remedy=remedy) if path.is_file() else {}
     return record if record.get("request") == request else None
 
@@ -74,8 +74,8 @@ def refuse_changed(folder: Path, files: Any, names: Iterable[str], record: Path)
     """Raise ValueError for the first file that has changed or disappeared since it was recorded.
 
     Args:
-        files: SHA-256 by name, from `record`; other names are skipped.
-        names: names to compare.
+        files: SHA-256 digests by file name, read from the file `record`.
+        names: names of the files to compare; names that are not in `files` are skipped.
     """
     if not isinstance(files, Mapping):
         return
@@ -120,7 +120,7 @@ def sha256(path: Path) -> str | None:
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
-    """Return size and digest of a file, which are equal for its copies."""
+    """Return the size and digest of a file, by which its copies can be recognised."""
     status = path.stat()
     return {
         "bytes": status.st_size,
@@ -129,7 +129,7 @@ def fingerprint(path: Path) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of the software that results depend on; None if not installed."""
+    """Return the versions of the software that affects results; None for missing packages."""
     return {"python": platform.python_version()} | {n: installed(n) for n in _DISTRIBUTIONS}
 
 
@@ -147,12 +147,12 @@ def now() -> str:
 
 
 def made_now() -> dict[str, Any]:
-    """Return software versions, commit and time for a record."""
+    """Return the software versions, the commit and the current time, for a record."""
     return {"versions": versions(), "git": git_revision(), "made": now()}
 
 
 def git_revision() -> str | None:
-    """Return the project's commit, with `+changes` for modified files; None outside git."""
+    """Return the clone's commit, with `+changes` if files are modified; None outside a clone."""
     if not (PACKAGE.parent / ".git").exists():
         return None  # an installed package may lie inside another repository
     command = ["git", "-C", str(PACKAGE), "describe", "--always", "--abbrev=40", "--dirty=+changes"]

@@ -25,14 +25,14 @@ logger = logging.getLogger(__name__)
 
 REPAIRED: Final = "is damaged, missing or not the newest: resuming from"
 _LOCKS: Final[dict[Path, int]] = {}
-"""Folders that this process has locked, and their descriptors, which hold the locks."""
+"""Folders that this process has locked, with the file descriptors that hold the locks."""
 
 
 def prepare_save_dir(trainer: Any) -> None:
     """Lock --save-dir and repair its checkpoint_last.pt on rank 0; errors are raised on all ranks.
 
     Raises:
-        ConfigurationError: if another run writes there, if --restore-file does not exist, or if
+        ConfigurationError: if another run uses --save-dir, if --restore-file is missing, or if
             checkpoint_last.pt is damaged and no other checkpoint can be resumed from.
     """
     failure = None
@@ -88,9 +88,9 @@ def repair_last(folder: Path, only_damaged: bool = False, is_kept_up: bool = Tru
     """Replace a damaged or missing checkpoint_last.pt by the newest intact checkpoint.
 
     Args:
-        only_damaged: do not replace a missing checkpoint_last.pt.
-        is_kept_up: False with --no-last-checkpoints; a newer checkpoint then replaces an intact
-            checkpoint_last.pt.
+        only_damaged: True if a missing checkpoint_last.pt is not to be replaced.
+        is_kept_up: False with --no-last-checkpoints. Even an intact checkpoint_last.pt is then
+            replaced if there is a newer checkpoint.
 
     Returns:
         The checkpoint that was copied, or None if no repair is needed or possible.

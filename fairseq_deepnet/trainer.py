@@ -49,7 +49,7 @@ BAD_EPOCHS: Final = "num_bad_epochs"
 
 
 class DeepNetTrainer(fairseq.trainer.Trainer):
-    """Trainer of fairseq-train; a ShardedTrainer with --ddp-backend fully_sharded.
+    """Trainer of fairseq-train. With --ddp-backend fully_sharded, instances are ShardedTrainers.
 
     Attributes:
         epoch_itr: iterator over the training data; None before the checkpoint is loaded.
@@ -102,7 +102,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         improve(self._optimizer)
 
     def wrap_model(self) -> None:
-        """Do nothing. ShardedTrainer shards the model here, before observers are built."""
+        """Do nothing; ShardedTrainer overrides this to shard the model before observers exist."""
 
     # Updates
 
@@ -140,7 +140,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         return outputs, sums
 
     def notify(self, event: str, *args: Any) -> None:
-        """Call all observers, and detach any that raises, so that it cannot end the run."""
+        """Notify all observers; detach any that raises an exception, which must not end the run."""
         for observer in tuple(self.observers):
             try:
                 getattr(observer, event)(self, *args)
@@ -167,10 +167,10 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         shard_batch_itr: bool = True,
         disable_iterator_cache: bool = False,
     ) -> Any:
-        """Return an iterator over the training data whose batches no interruption changes.
+        """Return an iterator over the training data; a resumed run gets the same batches.
 
-        If one iterator serves all epochs, fairseq seeds its batches with the epoch in which the
-        process started, and its workers keep the order of that epoch.
+        If one iterator serves all epochs, plain fairseq seeds its batches with the epoch in which
+        the process started, and its data-loading workers keep the order of that epoch.
         """
         task, data = self.task, self.cfg.dataset
         if load_dataset:
@@ -230,7 +230,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         return str(path)
 
     def wait_for_checkpoint(self) -> None:
-        """Wait until all processes have read or written their checkpoint."""
+        """Wait until every process has finished reading or writing a checkpoint."""
         if self.checkpoint_group is not None:
             dist.barrier(group=self.checkpoint_group)
 
@@ -259,7 +259,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         optimizer_overrides: dict[str, Any] | None = None,
         reset_meters: bool = False,
     ) -> dict[str, Any] | None:
-        """Load a checkpoint with the same scheme, dictionaries and shapes.
+        """Load a checkpoint whose scheme, dictionaries and shapes match this run's.
 
         Optimiser options from the command line override those in the checkpoint.
         """
@@ -287,10 +287,10 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         return extra
 
     def before_reading(self, filename: str) -> None:
-        """Do nothing, as every process reads the whole checkpoint."""
+        """Do nothing, because here every process reads the whole checkpoint."""
 
     def _check_dictionaries(self, filename: str, reset_optimizer: bool) -> None:
-        """Raise ConfigurationError for other dictionaries; only warn with a new optimiser."""
+        """Raise ConfigurationError if dictionaries differ; if `reset_optimizer`, only warn."""
         path = Path(filename)
         if not path.is_file():
             return
@@ -316,7 +316,8 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
     def _restore_schedule(self, extra: dict[str, Any]) -> None:
         """Restore the schedule's last validation loss and the bad epochs of reduce_lr_on_plateau.
 
-        At the end of an epoch, fairseq saves before it passes the loss to the schedule.
+        At the end of an epoch, fairseq saves the checkpoint before it passes the loss to the
+        schedule.
         """
         plateau: Any = getattr(self.lr_scheduler, "lr_scheduler", None)
         if hasattr(plateau, BAD_EPOCHS):
@@ -379,10 +380,10 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
 
 
 def place_in_epoch(state: dict[str, Any], processes: int) -> dict[str, Any]:
-    """Return an epoch iterator's state for this number of processes.
+    """Convert an epoch iterator's saved state to this number of processes.
 
-    fairseq counts the batches of each process. With another number of processes it would skip
-    sentences or train on them twice.
+    fairseq counts the batches of each process. With another number of processes, it would
+    otherwise skip sentences or train on them twice.
     """
     before = state.get(SHARDS, processes)
     if before == processes:

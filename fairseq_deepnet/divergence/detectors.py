@@ -1,8 +1,8 @@
 """Detectors of divergence. Each detector receives one series of numbers.
 
 A detector's `finding` is the current problem, or None if there is no problem or it has passed.
-Detectors do not depend on fairseq, files or policies. Losses are in bits per token, without label
-smoothing if the criterion logs the unsmoothed loss.
+Detectors depend neither on fairseq nor on --on-divergence. Losses are in bits per token, without
+label smoothing if the criterion logs the unsmoothed loss.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ WINDOW: Final = 50  # losses before a spike, for comparison
 RECENT: Final = 5  # losses whose median is a spike: one or two bad batches are no divergence
 LEAST: Final = 10  # minimum number of losses in the window
 SIGMAS: Final = 8.0
-"""Standard deviations, of a mean of RECENT losses, above the window's mean. The window gives their
-estimate: in 100,000 updates of Gaussian noise, 6 raised a false alarm and 8 raised none."""
+"""Height of a spike above the window's mean, in estimated standard deviations of a mean of RECENT
+losses. In 100,000 updates of Gaussian noise, a limit of 6 raised a false alarm and 8 raised none.
+"""
 EARLY: Final = 3.0  # spike in bits above the very first loss, until the window has LEAST losses
 FLOOR: Final = 0.5  # minimum spike in bits above the window's mean, however even the losses were
 RISE: Final = 1.0  # rise of the loss above its lowest value, in bits per token
 AS_LOW: Final = 3.0
-"""Standard deviations, of a mean of WINDOW losses, within which a window counts as the lowest. A
-slow rise starts after the last such window, not after the window with the lowest noise."""
+"""Distance from the lowest window, in standard deviations of a mean of WINDOW losses, up to which a
+window also counts as lowest. A slow rise starts after the last such window."""
 
 STALL_WINDOW: Final = 200  # updates after warm-up within which a model must learn something
 ENOUGH: Final = 10  # tokens per distinct token that are needed to estimate frequencies
 
 VANISHED: Final = 1e-4
 """Ratio of a stack's lowest to its highest gradient norm below which gradients have vanished.
-Post-LN with 18 layers starts at 4e-3 (paper, Fig. 4(d), and measured at 64/128/2)."""
+Post-LN with 18 layers starts at 4e-3 (paper, Fig. 4(d), and our measurement with 64 channels)."""
 NEGLIGIBLE: Final = 1e-2
-"""The same ratio for layers named in the event; the paper's Fig. 4(d) shows lower ones as zero."""
+"""Ratio of a layer's gradient norm to the highest one, below which an event names the layer."""
 CONFIRMED: Final = 3  # consecutive checks that confirm vanished gradients
 DEEP: Final = 4  # minimum number of layers of a stack in which gradients can vanish
 
@@ -204,8 +205,8 @@ def lowest_ratio(layers: Sequence[float | None]) -> float:
 def vanished_region(layers: Sequence[float | None]) -> Region | None:
     """Return the layers whose gradients have vanished, or None.
 
-    A layer does not count if a layer below has larger gradients: the signal passes through it, and
-    its branch may be disabled.
+    Layers above a layer with larger gradients do not count: these gradients have passed through
+    them, and their branches may merely be disabled.
     """
     if lowest_ratio(layers) >= VANISHED:
         return None
@@ -218,7 +219,7 @@ def vanished_region(layers: Sequence[float | None]) -> Region | None:
 
 
 class LossScale:
-    """Detector of a loss scale that collapses towards `minimum`, at which fairseq gives up."""
+    """Detector of a loss scale that collapses towards `minimum`, at which fairseq aborts."""
 
     def __init__(self, minimum: float) -> None:
         self.finding: Event | None = None
@@ -238,6 +239,6 @@ class LossScale:
             self.finding = None
         elif self.finding is None:
             started = next((when for when, value in self._scales if value < highest), update)
-            what = f"the loss scale fell to {scale:g}; fairseq gives up at {self._minimum:g}"
+            what = f"the loss scale fell to {scale:g}; fairseq aborts at {self._minimum:g}"
             values = {"loss_scale": scale, "highest": highest}
             self.finding = Event(Kind.LOSS_SCALE, started, what, {}, values)

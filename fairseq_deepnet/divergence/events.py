@@ -23,9 +23,9 @@ NAME: Final = "divergence.jsonl"
 LONG_STACK: Final = 12
 """Layers per side from which plain Post-LN needs more than a warm-up (paper, Table 1)."""
 EPSILON: Final = 1e-4
-"""Adam's epsilon with which 50L-50L is stable at the learning rate of 6L-6L, measured at 1,024
-tokens per update (docs/reports/depth.md). The first gradients of deep layers are far below this
-value. With a smaller epsilon, Adam's step is as long for deep layers as for all other layers."""
+"""Adam's epsilon with which a 50L-50L model was stable at the learning rate of 6L-6L, with 1,024
+tokens per update (docs/reports/depth.md). Initial gradients of deep layers are far below this
+value. With a smaller epsilon, Adam's steps are as long in deep layers as in all other layers."""
 LONG_ENOUGH_TO_FREEZE: Final = 50
 """Layers per side from which Post-LN stacks improve with --freeze-norms both
 (docs/reports/depth.md)."""
@@ -36,7 +36,7 @@ Region = tuple[int, int, int]
 
 
 class Kind(StrEnum):
-    """Kind of event."""
+    """Kind of problem that an event reports."""
 
     NOT_FINITE = "not_finite"
     LOSS_SPIKE = "loss_spike"
@@ -47,7 +47,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Event:
-    """Sign of divergence, with the facts needed to judge it."""
+    """Sign of divergence, with the numbers needed to judge it."""
 
     kind: Kind
     started: int  # first update after the last healthy one

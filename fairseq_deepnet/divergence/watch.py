@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 DEFAULT_FALLBACKS: Final = "lr*0.5, lr*0.5, update-freq*2"
 INTERVAL: Final = 10  # updates between two checks of the gradients, unless a check was suspicious
 TESTED: Final = 2
-"""Number of updates by which a checkpoint should precede the trouble: its parameters are first used
-by the next update, which must have been healthy."""
+"""Number of updates by which a checkpoint should precede a divergence: the checkpoint's parameters
+are first used by the next update, which must have been healthy."""
 HISTORY: Final = 20  # healthy checks that are stored, as an event reports the last one before it
 
 
@@ -86,7 +86,7 @@ def not_finite(
 
 
 def blames_numbers(error: FloatingPointError) -> bool:
-    """Return False if gradients only differ between processes, which is not a divergence."""
+    """Return False if fairseq aborts only because gradients differ between processes."""
     return (
         "inconsistent" not in str(error) or re.search(r"\b(?i:nan|inf)\b", str(error)) is not None
     )
@@ -205,7 +205,7 @@ class Watch(Observer):
     Args:
         trainer: fairseq's trainer
         folder: folder of divergence.jsonl and ended.json (monitoring.records.run_folder)
-        judge: judge on rank 0, which is notified first; None in other processes
+        judge: on rank 0, the Judge, which is notified before this observer; None on other ranks
     """
 
     def __init__(self, trainer: Any, folder: Path, judge: Judge | None) -> None:
@@ -227,8 +227,8 @@ class Watch(Observer):
     def _stop(self, trainer: Any, update: int) -> NoReturn:
         """End the run in every process.
 
-        The other processes wait for rank 0, because the first process that exits may end the rest.
-        An error while rank 0 writes the record does not prevent the end.
+        The other processes wait for rank 0, because the exit of one process may end all others. An
+        error while rank 0 writes the record does not prevent the end.
         """
         self.has_ended = True  # fairseq's trainer calls `end` while it unwinds
         if self.judge is not None:
@@ -254,9 +254,9 @@ class Watch(Observer):
 
 
 def newest_before(save_dir: Path, started: int) -> tuple[int, Path] | None:
-    """Return update and path of the newest checkpoint from before update `started`, or None.
+    """Return the update and path of the newest checkpoint from before update `started`, or None.
 
-    If possible, return a checkpoint that is at least TESTED updates older.
+    If possible, this checkpoint precedes `started` by at least TESTED updates.
     """
     before = [checkpoint for checkpoint in resumable(save_dir) if checkpoint[0] < started]
     tested = [checkpoint for checkpoint in before if checkpoint[0] <= started - TESTED]
@@ -264,7 +264,7 @@ def newest_before(save_dir: Path, started: int) -> tuple[int, Path] | None:
 
 
 def resumable(save_dir: Path) -> Iterator[tuple[int, Path]]:
-    """Yield update and path of every checkpoint from which a run can resume."""
+    """Yield the update and path of every checkpoint from which a run can resume."""
     for path in sorted(save_dir.glob("checkpoint*.pt")):
         with contextlib.suppress(ValueError, OSError):
             state = load_checkpoint(path)

@@ -1,1 +1,1 @@
-"""Measurements during a run, through hooks that exist only in measured updates."""
+"""Measurements during a run, through hooks that exist only during measured updates."""

@@ -85,12 +85,12 @@ class GradientNorms:
 
     @torch.no_grad()
     def measure(self, scale: float = 1.0) -> dict[str, Any]:
-        """Return the norms as in `arrange`, with one transfer from the device.
+        """Return the norms in the form of `arrange`, after one transfer from the device.
 
         The norm is None for a layer that LayerDrop has skipped.
 
         Args:
-            scale: factor on every gradient.
+            scale: factor by which every gradient is multiplied.
         """
         norms = norms_by_parameter(self._slots)
         if not norms:
@@ -106,7 +106,7 @@ class GradientNorms:
 def norms_by_parameter(parameters: Collection[Tensor]) -> dict[Tensor, Tensor]:
     """Return the L2 norm of each existing gradient, in float32.
 
-    sharding.ShardedModel stores the norm of a sharded parameter's full gradient with the parameter.
+    sharding.ShardedModel stores the norm of a sharded parameter's full gradient as an attribute.
     """
     whole = {p: getattr(p, "whole_gradient_norm", None) for p in parameters}
     norms = {p: norm for p, norm in whole.items() if norm is not None}
@@ -171,7 +171,7 @@ class Activations:
         self._handles = []
 
     def collect(self) -> dict[str, Any]:
-        """Return means and ratios as in `arrange`, with one transfer from the device."""
+        """Return means and ratios in the form of `arrange`, after one transfer from the device."""
         sums = {slot: pair for slot, pair in self._sums.items() if pair is not None}
         if not sums:
             return {}

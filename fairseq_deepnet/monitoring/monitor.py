@@ -1,8 +1,8 @@
 """Monitor that writes the quantities of measured updates to monitor.jsonl and TensorBoard.
 
-Only the process that writes checkpoints measures. Gradients cover all processes, activations only
-this process's share of the batch. To add a quantity, add a row to quantities.md and measure the
-quantity in `Monitor.gradients` or `Monitor.end`.
+Only the process that writes checkpoints measures quantities: gradients of the whole batch, but
+activations of only this process's share. To add a quantity, add a row to quantities.md and measure
+the quantity in `Monitor.gradients` or `Monitor.end`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def monitored_quantities(args: Any) -> tuple[str, ...]:
     """Return the quantities to measure, according to a model's arguments.
 
     Raises:
-        ConfigurationError: if the interval is negative or missing, or a quantity is unknown.
+        ConfigurationError: if the interval is negative, or missing despite --monitor, or if a
+            quantity is unknown.
     """
     interval, request = getattr(args, "monitor_interval", None), getattr(args, "monitor", None)
     if interval is None and request is not None:

@@ -32,7 +32,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Quantity:
-    """Row of the table, with one field per column."""
+    """Row of the table in quantities.md, with one field per column."""
 
     name: str  # in --monitor, monitor.jsonl, TensorBoard and figures
     level: str  # scope of a value: "model", "side" or "layer and part"

@@ -2,10 +2,10 @@
 
 The probe is a fixed batch. A model update is the change in the model's output for this batch.
 
-The theorems treat scalars: a sublayer has two weights v and w, and an input of variance 1. Here v
-and w are the gains of matrices on the size of a random input, relative to Xavier's initialisation:
-rms(W) sqrt((fan_in + fan_out) / 2), which is beta initially. |theta*_i - theta_i| is the Frobenius
-norm of the change of both matrices, an upper limit for any direction of the input. The sum is
+In the theorems, a sublayer has two scalar weights v and w, and an input of variance 1. Here, v and
+w are factors by which matrices W scale a random input, relative to Xavier's initialisation: rms(W)
+sqrt((fan_in + fan_out) / 2), which is beta initially. |theta*_i - theta_i| is the Frobenius norm of
+the change of both matrices, an upper limit for any direction of the input. The sum is
 multiplied by sqrt(C), the norm of a token after LayerNorm, so that it has the unit of
 |F(x, theta*) - F(x, theta)|. Like the theorems, the result holds up to a constant factor.
 
@@ -43,8 +43,8 @@ FILE: Final = "monitor_probe.pt"
 def first_sentences(trainer: Any, samples: Sequence[Any]) -> dict[str, Tensor]:
     """Return the first validation sentences as model input.
 
-    Runs with different batches thus share a probe. Without a validation set, or if its batches are
-    split by direction, return the first training batch.
+    Runs with different batches thus share a probe. If there is no validation set, or if it is split
+    by direction, return sentences of the first training batch.
     """
     data, task = trainer.cfg.dataset, trainer.task
     dataset = task.datasets.get(data.valid_subset.split(",")[0])
@@ -61,9 +61,9 @@ def first_sentences(trainer: Any, samples: Sequence[Any]) -> dict[str, Tensor]:
 class Probe:
     """Fixed batch with the initial model's output, from which model updates are measured.
 
-    A resumed run reads both from a file. The file omits theta_0, which is as large as the model.
-    Instead, the run rebuilds its initial model from the seed before it loads the checkpoint. The
-    sum of all initial parameters shows whether the file belongs to the run.
+    A resumed run reads both from a file. The file omits the initial parameters, theta_0, which are
+    as large as the model. The run rebuilds them from the seed before it loads the checkpoint. The
+    sum of their absolute values shows whether the file belongs to the run.
 
     Args:
         model: the model as built
@@ -80,7 +80,7 @@ class Probe:
         self._sum = math.fsum(map(float, sums))
 
     def prepare(self, trainer: Any, samples: Sequence[Any]) -> None:
-        """Choose the batch unless it exists."""
+        """Choose the batch unless it has already been chosen."""
         if not self.net_input:
             batch = first_sentences(trainer, samples)
             self.net_input = utils.move_to_cuda(batch) if trainer.cuda else batch
@@ -97,7 +97,7 @@ class Probe:
         save_checkpoint(state, self.file)
 
     def resume(self) -> None:
-        """Read the batch and the origin from the file; warn if the file is missing or damaged."""
+        """Read the batch and the initial output; warn if the file is missing or damaged."""
         device = next(self.model.parameters()).device
         try:
             state = torch.load(self.file, map_location=device, weights_only=True)

@@ -1,14 +1,14 @@
 """Training configs: flat YAML files of fairseq-train options that build on one another.
 
-A key is a long option of fairseq-train without its dashes (`max-tokens: 4096`). `defaults: [base]`
-first reads other files in the same folder; later values take precedence. null removes an option.
+A key is a long option of fairseq-train without leading dashes (`max-tokens: 4096`). The files in
+`defaults: [base]` are read first, from the same folder, and overridden. null removes an option.
 `recipe:` contains entries that are not options of fairseq (data folder, global batch).
 
 A config or sweep may come from a stranger. It therefore cannot set options that name code, an
 address, or a file or folder to write; these belong on the command line.
 
-If `total-num-update` equals `max-update`, it follows a `max-update` that is changed by a later file
-or the command line. Otherwise a longer run would end with a learning rate of 0.
+If `total-num-update` equals `max-update`, both change when a later file or the command line changes
+`max-update`. Otherwise the learning rate of a longer run would reach 0 before the run's end.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Value = bool | int | float | str | None
 
 CONFIG_FOLDER: Final = RESOURCES / "configs"
 RECIPE_KEYS: Final = ("data", "global-batch-tokens", "preprocess", "vocabulary", "reference")
-"""Data folder, tokens per update over all devices (524288 or 128 x 4096), script that builds the
-folder, dictionary size (to plan without data), and source of the hyper-parameters."""
+"""Data folder, tokens per update over all devices (such as 524288 or 128 x 4096), script that
+builds the folder, dictionary size (to plan without data), and source of the hyper-parameters."""
 _NOT_IN_FILES: Final = re.compile(
     r"(?!restore-file$).*(dir|file|path|repo|script|suffix)"
     r"|(aim|azureml|distributed|gpt2|wandb)-.*|.*plasma.*|bpe|profile|tokenizer"
@@ -75,7 +75,7 @@ def read_yaml(path: Path, what: str = "config", of: str = "option: value") -> di
     """Return the mapping in a YAML file.
 
     Raises:
-        ValueError: with the kind of file (`what`) and the form of its entries (`of`).
+        ValueError: if the file is invalid; `what` and `of` describe in the message what is valid.
     """
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
@@ -101,7 +101,7 @@ def _plain(key: object, value: object, source: str) -> Value:
 
 
 def override(config: Config, content: Mapping[str, Any], source: str) -> None:
-    """Override a config's options and recipe by `content`, in which null removes an option.
+    """Override a config's options and recipe with `content`, in which null removes an option.
 
     `source` names the file or command line in error messages. `defaults` in `content` is ignored.
     """
@@ -144,7 +144,7 @@ def _load_into(config: Config, path: Path, recorded: bool = False) -> None:
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Return key and value of `key=value`, with the value parsed as YAML."""
+    """Return the key and the value of `key=value`, with the value parsed as YAML."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ValueError(f"{text!r} is not of the form key=value")
@@ -152,7 +152,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """Parse a value as YAML; raise ValueError if invalid."""
+    """Parse a value as YAML; raise ValueError if it is not valid YAML."""
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -162,11 +162,11 @@ def parse_value(text: str) -> Any:
 def load_config(name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_FOLDER) -> Config:
     """Read a config and the configs that it builds on, and apply `key=value` overrides.
 
-    `check_options` checks the names and values of the options.
+    Names and values of options are not checked here, but by `check_options`.
 
     Raises:
         FileNotFoundError: if the config or one of its `defaults` is missing.
-        ValueError: with file and key, if a config is malformed.
+        ValueError: if a config is malformed; the message names the file and the key.
     """
     path = find_config(name, folder)
     config = Config(path.stem, {}, {})
@@ -179,7 +179,7 @@ def load_config(name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_
 
 
 def recorded_config(run: Path) -> Config:
-    """Return the config recorded in a run folder, with the options of its command line."""
+    """Return the config recorded in a run folder, including options of the run's command line."""
     config = Config("config", {}, {})
     _load_into(config, run / "config.yaml" if run.is_dir() else run, recorded=True)
     return config

@@ -7,7 +7,7 @@ import os
 from typing import Final
 
 DEVICE_GIB: Final = 80
-"""Default memory of a GPU."""
+"""Memory of a GPU if none is specified."""
 
 
 def all_cores() -> int:
@@ -18,14 +18,14 @@ def all_cores() -> int:
 
 
 def threads_of(processes: int, cores: int) -> int:
-    """Return the threads per process: OMP_NUM_THREADS if set, or else a share of the cores."""
+    """Return the threads per process: OMP_NUM_THREADS if set, otherwise `cores` / `processes`."""
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return int(limit) if limit.isdecimal() and int(limit) else max(1, cores // processes)
 
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """The processes that compute one update together."""
+    """Numbers of devices that compute each update together."""
 
     gpus: int  # GPUs of each node; 0 trains on the CPU
     cpu_processes: int = 1  # data-parallel processes if there are no GPUs
@@ -33,7 +33,7 @@ class Devices:
 
     @property
     def total(self) -> int:
-        """Number of processes; each has one model and one part of the batch."""
+        """Number of processes, each of which computes a share of the batch."""
         return (self.gpus or self.cpu_processes) * self.nodes
 
     def __str__(self) -> str:
@@ -50,10 +50,10 @@ def choose_devices(
 
     Args:
         gpus: number of GPUs per node, or "all" for all visible GPUs
-        cpu_processes: processes per node without GPUs
+        cpu_processes: number of processes per node if no GPUs are used
         nodes: number of nodes
-        visible: GPUs of this machine
-        elsewhere: True for devices of another machine, so that `gpus` may exceed `visible`
+        visible: number of GPUs in this machine
+        elsewhere: True if the devices are in other machines; `gpus` may then exceed `visible`
     """
     if min(cpu_processes, nodes) < 1:
         raise ValueError(f"NODES={nodes}, CPU_PROCESSES={cpu_processes}: at least 1 is needed")
@@ -66,7 +66,7 @@ def choose_devices(
 
 
 def visible_gpus() -> list[str]:
-    """Return this machine's GPUs as CUDA_VISIBLE_DEVICES names them."""
+    """Return the names of this machine's GPUs for CUDA_VISIBLE_DEVICES."""
     import torch
 
     return [_gpu_name(number) for number in range(torch.cuda.device_count())]
@@ -78,7 +78,7 @@ def _gpu_name(number: int) -> str:
 
 
 def use_gpu(number: int | None) -> None:
-    """Make only one GPU, or none, visible to this process, before torch first uses a device."""
+    """Hide all GPUs, or all but one, from this process, which must not have used a GPU yet."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "" if number is None else _gpu_name(number)
 
 

@@ -69,9 +69,9 @@ def parse_generation(arguments: Sequence[str]) -> Any:
 
 
 def read_options(words: Sequence[str]) -> dict[str, bool | int | str]:
-    """Return the options on a command line by name, as in a config, with true for switches.
+    """Return a command line's options by name, as in a config; a switch has the value True.
 
-    fairseq's parser checks names and values later.
+    fairseq's parser checks the names and values later.
 
     Raises:
         ValueError: if a word belongs to no option.

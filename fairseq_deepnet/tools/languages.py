@@ -1,6 +1,6 @@
-"""Facts about languages: names in the corpora, script, tokenisation and amount of text.
+"""Properties of languages: names in the corpora, script, tokenisation and amount of text.
 
-The facts are in languages.yaml, whose header explains the columns.
+They are listed in languages.yaml, whose header explains the columns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FILE: Final = Path(__file__).with_name("languages.yaml")
 
 @dataclass(frozen=True)
 class Language:
-    """Facts about a language, which are None if a corpus or library lacks the language."""
+    """A language. The entry for a corpus or library that lacks the language is None."""
 
     code: str  # this project's code, equal to OPUS-100's code if there is one
     name: str  # in English

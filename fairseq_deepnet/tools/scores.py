@@ -1,4 +1,4 @@
-"""Scores on disk: written by evaluations, read by reports, and named by their settings.
+"""Scores in run folders. The name of a score describes how the text was translated.
 
 The score of a language pair is NAME.json, beside NAME.txt with the hypotheses. The score of many
 directions is a folder NAME with these two files per direction and the averages in summary.json.
@@ -20,9 +20,9 @@ from fairseq_deepnet.tools.evaluation.scoring import METRICS, TOKENISED
 
 SUMMARY: Final = "summary.json"
 OTHER_TEXT: Final = "text."
-"""Name prefix of scores on text from outside the data folder (--text)."""
+"""Prefix of the names of scores on text from outside the data folder (--text)."""
 VALUES: Final = (*METRICS, TOKENISED, "x-en", "en-x", "average", "zero-shot")
-"""Numbers in the records of language pairs and of many directions."""
+"""Keys of numbers in the records of a language pair's score or of many directions' scores."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Score:
 
     Args:
         file: path relative to the run folder; a folder for many directions.
-        values: the score's numbers, by their names in VALUES.
-        signatures: metric -> signature.
-        facts: the record.
+        values: numbers by their keys in VALUES.
+        signatures: sacreBLEU's signatures by metric.
+        facts: the whole record.
     """
 
     file: str
@@ -62,11 +62,12 @@ class Score:
 
 
 def score_name(words: Sequence[str], text: Path | None = None) -> str:
-    """Return the name of a score, which describes its settings.
+    """Return the name of a score, which describes how the text was translated.
 
     Args:
         words: split, checkpoint, and settings; empty words are skipped.
-        text: folder outside the data folder. A digest distinguishes folders with equal names.
+        text: folder of text from outside the data folder; a digest of its path becomes part of the
+            name, to distinguish folders with equal names.
     """
     name = ".".join(filter(None, words))
     if text is None:
@@ -78,7 +79,7 @@ def score_name(words: Sequence[str], text: Path | None = None) -> str:
 def option_words(options: Sequence[str]) -> str:
     """Return options of fairseq-generate in a form for file names, such as max-len-b10.
 
-    A digest replaces options that are too long or contain other characters.
+    Options that are too long or contain unusual characters are replaced by a digest.
     """
     name = "".join(options).replace("=", "").replace("--", ".").removeprefix(".")
     if re.fullmatch(r"[\w.,+-]{0,80}", name):
@@ -87,7 +88,7 @@ def option_words(options: Sequence[str]) -> str:
 
 
 def decoding(facts: Mapping[str, Any]) -> str:
-    """Describe the settings of a translation: search, options and averaged checkpoints."""
+    """Describe how text was translated: beam search, other options and averaged checkpoints."""
     parts = [f"beam {facts.get('beam')}, lenpen {facts.get('lenpen')}"]
     parts.append(" ".join((facts.get("request") or {}).get("options") or ()))
     averaged = facts.get("averaged")

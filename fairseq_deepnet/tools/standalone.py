@@ -16,7 +16,7 @@ from fairseq_deepnet.tools.fairseq_options import quiet
 
 
 class VocabularyTask:
-    """Task with two equal dictionaries, which is all that a fairseq model needs.
+    """Minimal task for building a fairseq model, with one dictionary for both sides.
 
     Args:
         vocabulary: number of entries, including fairseq's four special symbols.
@@ -42,7 +42,7 @@ def build_from_arguments(args: Namespace, vocabulary: int, target: int | None = 
     Args:
         args: the parsed arguments.
         vocabulary: number of entries in the dictionary.
-        target: number of entries in a different target dictionary.
+        target: number of entries in the target dictionary, if it is a different one.
 
     Raises:
         ValueError: if the architecture is unknown or refuses its options.

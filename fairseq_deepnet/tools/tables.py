@@ -22,6 +22,6 @@ def markdown(rows: Rows, left: int = 1) -> str:
 
 
 def listed(names: Sequence[object], limit: int = 3) -> str:
-    """Join the first names, and append the number of the others."""
+    """Join the first `limit` names, and append the number of the others."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(map(str, names[:limit])) + more

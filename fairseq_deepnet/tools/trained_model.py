@@ -1,6 +1,6 @@
 """A run's checkpoint and data, and averages of checkpoints.
 
-The mean of a run's last checkpoints usually translates slightly better than each checkpoint
+The mean of a run's last checkpoints usually translates slightly better than any one of them
 (Vaswani et al. 2017, section 6.1, average the last 5 to 20). `deepnet average` writes the mean.
 """
 
@@ -30,7 +30,7 @@ VOCABULARY_FILES: Final = {
     "subwords_sha256": ("spm*.model", "bpe.codes"),
     "dictionaries_sha256": ("dict*.txt", "languages.txt"),
 }
-"""Key in environment.json -> files that map a model's indices to words."""
+"""Files that map a model's indices to words, by the key of their digests in environment.json."""
 
 # Options for the language tokens of a multilingual model; inference needs the training values.
 _TOKEN_OPTIONS: Final = ("encoder-langtok", "decoder-langtok", "lang-tok-style")
@@ -42,7 +42,7 @@ _SHAPES_THE_MODEL: Final = re.compile(
 
 @dataclasses.dataclass
 class TrainedModel:
-    """A checkpoint and its run, which is None for a checkpoint outside a run folder.
+    """A checkpoint and its run folder; `run` is None for a checkpoint outside a run folder.
 
     Args:
         sources: the checkpoints to average, or only the checkpoint itself.
@@ -63,9 +63,9 @@ class TrainedModel:
         return (self.run or self.path.resolve().parent) / "scores"
 
     def make(self) -> Path:
-        """Return the checkpoint, and compute the average first if necessary.
+        """Return the checkpoint's path, after computing the average if it is an average.
 
-        Raises ValueError if weights are not finite.
+        Raises ValueError if the weights are not finite.
         """
         if self.sources != [self.path]:
             average_checkpoints(self.sources, self.path)
@@ -78,7 +78,7 @@ def choose_model(target: Path, average: int) -> TrainedModel:
     """Return the model in a run folder or a checkpoint.
 
     The model of a run is checkpoint_best.pt, or checkpoint_last.pt if the run was never validated.
-    If `average` > 0, it is the mean of that many last checkpoints.
+    If `average` > 0, the model is the mean of the run's last `average` checkpoints.
 
     Raises:
         FileNotFoundError: if there is no such run or checkpoint.
@@ -105,10 +105,10 @@ def find_data(model: TrainedModel, path: Path | None, spm: str | None = None) ->
     """Return the data folder: `path`, or the folder recorded by the run or the checkpoint.
 
     Args:
-        spm: the sentencepiece model of a folder written by fairseq-preprocess, or "none".
+        spm: if fairseq-preprocess wrote the folder, its sentencepiece model, or "none".
 
-    Raises ValueError if the folder's dictionaries or subwords have changed since it was built, or
-    differ from the run's.
+    Raises ValueError if the folder's dictionaries or subword models have changed since it was
+    built, or differ from the run's.
     """
     if path is not None:
         data = inside_project(path)
@@ -154,10 +154,10 @@ def refuse_other_vocabulary(run: Path, data: Path) -> None:
 
 
 def is_own_data(model: TrainedModel, data: Path) -> bool:
-    """Return True if a model was trained on the data in this folder, which may have been moved.
+    """Return True if a model was trained on this folder's data, even if the folder was moved.
 
-    A run without a record of its data accepts any folder. A checkpoint without a run accepts only
-    the folder that it names.
+    If the run has no record of its data, any folder counts. For a checkpoint outside a run folder,
+    only the folder that the checkpoint names counts.
     """
     if model.run is None:
         return _data_of_checkpoint(model).resolve() == data.resolve()
@@ -179,7 +179,7 @@ def task_options(checkpoint: Path) -> dict[str, Any]:
 def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
     """Return the command-line arguments of fairseq's task for this model and data folder.
 
-    Raises ValueError for a one-pair model with a many-pair folder, or vice versa.
+    Raises ValueError if one of them is for a single language pair and the other for many pairs.
     """
     task = task_options(checkpoint)
     if (task.get("_name") == MULTILINGUAL_TASK) != folder.is_multilingual:
@@ -199,9 +199,9 @@ def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
 
 
 def last_checkpoints(folder: Path, count: int) -> list[Path]:
-    """Return the `count` latest checkpoints of epochs or update intervals, sorted by updates.
+    """Return the `count` latest periodic checkpoints, sorted by their numbers of updates.
 
-    Raises ValueError if there are fewer checkpoints, or a checkpoint is damaged.
+    Raises ValueError if there are fewer checkpoints, or if a checkpoint is damaged.
     """
     by_updates = {
         checkpoints.num_updates(checkpoints.load_checkpoint(path)): path
@@ -220,9 +220,8 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
 
     The result has the configuration and the number of updates of the last checkpoint, but no
     optimiser state. It can be used to translate and to fine-tune, but not to resume. Means are
-    computed in float64 and stored in the weight's dtype; integers come from the last checkpoint.
-
-    Raises ValueError if files are damaged or belong to different models.
+    computed in float64 and stored in the dtype of each weight. Integer tensors are copied from the
+    last checkpoint. Raises ValueError if files are damaged or belong to different models.
     """
     states = [checkpoints.load_checkpoint(path, entire=True) for path in paths]
     first = _facts_of_model(states[0])

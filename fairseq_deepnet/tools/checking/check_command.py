@@ -1,4 +1,4 @@
-"""Command line of `deepnet check`, which measures a model and compares it with its claim."""
+"""Command line of `deepnet check`, which compares a model with the scheme that it claims."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Print the report; return 0 if the model matches its claim, otherwise 1."""
+    """Print the report; return 0 if the model matches the claimed scheme, otherwise 1."""
     words: list[str] = args.words
     target = words[0] if words and "=" not in words[0] else None
     if target is None and args.arch is None:

@@ -1,4 +1,4 @@
-"""Findings of a check: records, and the report as text and as JSON."""
+"""Findings of a check, and their report as text or JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ratio: measured std / expected std, pooled over layers."""
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A deviation from the claim in a part of the model.
+    """Deviation of a part of the model from the claimed scheme.
 
     `kind` is a category, such as `weights`.
     """
@@ -41,14 +41,14 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True)
 class WeightRow:
-    """Standard deviations around 0 of a kind of parameter, such as `self_attn.q_proj`.
+    """Standard deviations around 0 of one kind of parameter, such as `self_attn.q_proj`.
 
     Args:
         expected, measured: one number per layer; for biases, the smallest and the largest.
         gain, measured_gain: ratios to Xavier's standard deviation; empty for biases.
         ratio: measured / expected, pooled over layers; None if the expectation is 0.
         tolerance: maximum distance of `ratio` from 1.
-        fine: None if the weights are not judged.
+        fine: True if no deviation was found; None if the weights are not judged.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Fact:
 
 @dataclasses.dataclass
 class StackFindings:
-    """Claim and measurements of one stack."""
+    """Claimed scheme and measured properties of one stack."""
 
     side: Side
     scheme: str
@@ -98,7 +98,7 @@ class Findings:
 
     @property
     def is_fine(self) -> bool:
-        """True if the model matches its claim."""
+        """True if the model matches the claimed scheme."""
         return not self.faults
 
     def as_json(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Findings:
         return content | {"verdict": "fine" if self.is_fine else "off"}
 
     def __str__(self) -> str:
-        """Return the report: a section per side, a legend, and the faults in sentences."""
+        """Return the report: a section for each side, a legend, and the verdict with all faults."""
         parts = [f"{self.subject}: {self.parameters:,} parameters\njudged by {self.claim}"]
         for side in self.sides:
             facts = [("", "measured", "expected", "")]
@@ -144,6 +144,6 @@ def _span(values: Sequence[float], digits: int) -> str:
 
 
 def _grid(rows: Sequence[Sequence[str]]) -> str:
-    """Return aligned and indented columns."""
+    """Format rows as aligned, indented columns."""
     lines = tabulate(rows, "firstrow", disable_numparse=True).splitlines()
     return "\n".join(f"  {line}".rstrip() for line in lines)

@@ -1,6 +1,6 @@
 """Search for the layers of any torch module by the names of their linear maps.
 
-LayerNorms need no names, because `measure` finds their position from inputs and outputs.
+LayerNorms need no names, because `measure` infers their positions from inputs and outputs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from fairseq_deepnet.schemes import Role, Side, Sublayer
 
 Names = str | Sequence[str]
 Layout = Mapping[str, Mapping[str, Names]]
-"""Mapping from sublayer (self_attn, encoder_attn, ffn) to part to the part's path in a layer.
+"""For each sublayer (self_attn, encoder_attn, ffn), the paths of its parts in a layer.
 
 Parts are the linear maps q_proj, k_proj, v_proj and out_proj, or fc1 and fc2. The part `branch` is
-the module that receives the branch's input and returns its output; its default is fc1 and fc2. A
-part may have several paths, such as the two maps of a gated linear unit; missing paths are ignored.
-`PATH:0/3` is the first of three equal blocks of rows of a combined map. If PATH is not a module,
-the parameters PATH_weight and PATH_bias are used. Cross-attention may be missing.
+the module that receives the branch's input and returns its output; by default, the first map
+receives and the last map returns. A part may have several paths, such as the two maps of a gated
+linear unit; missing paths are ignored. `PATH:0/3` is the first third of a combined map's rows. If
+PATH is not a module, PATH_weight and PATH_bias are used. Cross-attention may be missing.
 """
 
 
@@ -30,7 +30,7 @@ the parameters PATH_weight and PATH_bias are used. Cross-attention may be missin
 class WideBranch(Branch):
     """A branch in which a role may have several linear maps.
 
-    `maps` contains all of them under their names in reports.
+    `maps` contains all of them, by their names in reports.
     """
 
     maps: dict[str, tuple[Role, nn.Linear]]

@@ -1,10 +1,10 @@
 """Measurements of a Transformer's forward pass, independent of its attributes.
 
 `fit_residuals` gives every layer a random input, in float64 and evaluation mode. Hooks record the
-inputs and outputs of branches and norms, and least squares solves z = a x + c b. x is the stream
-before a sublayer and b the branch's output. z is LayerNorm's input if LayerNorm follows the sum,
-otherwise the stream after the sublayer. So a is the measured alpha. `run_model` records each
-layer's input in the unchanged model.
+inputs and outputs of branches and norms, and z = a x + c b is solved by least squares. Here, x is
+the residual stream before a sublayer, and b is the branch's output. z is LayerNorm's input if
+LayerNorm follows the sum, otherwise the stream after the sublayer. Thus a is the measured alpha.
+`run_model` records each layer's input in the unchanged model.
 
 Shapes: n = tokens of the batch, C = channels; recorded tensors are flattened to [n, C].
 """
@@ -25,7 +25,7 @@ from fairseq_deepnet.anatomy import Layer, Stack
 from fairseq_deepnet.schemes import NormPlacement, Residual, ResidualScheme
 
 SAME: Final = 1e-5
-"""Largest relative distance between equal tensors, as some layers compute a part in float32."""
+"""Relative distance up to which tensors count as equal; some layers partly compute in float32."""
 
 SOURCE, TARGET, SENTENCES, FIRST_WORD = 11, 13, 4, 4  # of the random batch
 
@@ -41,7 +41,7 @@ class Fit:
         norm: position of LayerNorm.
         residual, branch: a and c, each as the smallest and largest value over channels.
         bottom: factor of the layer's input if the sum includes this input, else 0.
-        inner: factor between a LayerNorm's output and the branch's input.
+        inner: factor that leads from LayerNorm's output to the branch's input, or 0.
         error: residual error of least squares, relative to z.
         x, b, z, entry: [n, C]; `entry` is the branch's input.
         normed: output of the sublayer's LayerNorm, [n, C].
@@ -62,7 +62,7 @@ class Fit:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class LayerFit:
-    """Fits of a layer's sublayers, and the layer's input and output: [n, C], or wider."""
+    """Fits of a layer's sublayers, and the layer's input and output, of at least C channels."""
 
     sublayers: list[Fit]
     input: Tensor
@@ -107,7 +107,7 @@ def first_tensor(output: Any) -> Tensor:
 def recording(
     modules: Iterable[nn.Module], randomised: Container[nn.Module] = ()
 ) -> Iterator[Calls]:
-    """Record calls to modules.
+    """Record the inputs and outputs of modules.
 
     Modules in `randomised` receive a random input, so that faults in lower layers do not affect
     their calls.
@@ -141,7 +141,7 @@ def recording(
 
 
 def run_on(model: nn.Module, batch: Any) -> Tensor:
-    """Run a model on a mapping, a tuple or list, or one argument; return the first tensor."""
+    """Call a model with a mapping, a sequence or one argument; return its first output tensor."""
     if isinstance(batch, Mapping):
         return first_tensor(model(**batch))
     return first_tensor(model(*batch) if isinstance(batch, tuple | list) else model(batch))
@@ -164,7 +164,7 @@ def norms_of(layer: Layer) -> list[nn.Module]:
 def run_model(
     model: nn.Module, stacks: Sequence[Stack], batch: Any
 ) -> list[tuple[list[list[Tensor]], bool]]:
-    """Run the model unchanged.
+    """Run the model without replacing any input.
 
     Returns:
         for each stack, each layer's input and output, and True if a norm follows the stack.
@@ -279,7 +279,7 @@ def solve(z: Tensor, *terms: Tensor) -> tuple[Tensor, float]:
         z, terms: [G, n]
 
     Returns:
-        factors and constant, [G, terms + 1], and the norm of the error relative to z.
+        factors and constant, [G, number of terms + 1], and the norm of the error relative to z.
     """
     columns = torch.stack([*terms, torch.ones_like(z)], dim=-1)
     factors = torch.linalg.lstsq(columns, z.unsqueeze(-1)).solution.squeeze(-1)
@@ -290,8 +290,8 @@ def solve(z: Tensor, *terms: Tensor) -> tuple[Tensor, float]:
 def fit(norm: NormPlacement, x: Tensor, b: Tensor, z: Tensor, bottom: Tensor) -> Fit:
     """Solve z = a x + c b + d.
 
-    If one a and c for all channels are not exact, try one per channel, then add a multiple of the
-    layer's input `bottom`.
+    If no a and c are exact for all channels, fit one pair per channel. If this fails, too, fit a
+    multiple of the layer's input `bottom` as a third term.
     """
     together = [tensor.reshape(1, -1) for tensor in (z, x, b, bottom)]
     factors, error = solve(*together[:3])
@@ -308,7 +308,7 @@ def fit(norm: NormPlacement, x: Tensor, b: Tensor, z: Tensor, bottom: Tensor) ->
 def expected_layer(
     residuals: Sequence[Residual], scheme: ResidualScheme, measured: LayerFit
 ) -> LayerFit:
-    """Fit a scheme's residuals to a measured layer's streams, branch outputs and LayerNorms."""
+    """Fit what a scheme computes from a measured layer's streams, branches and LayerNorms."""
     width = measured.sublayers[0].x.size(-1)
     stream: Any = measured.input[:, : scheme.streams * width]
     fits: list[Fit] = []

@@ -1,4 +1,4 @@
-"""Comparison of a model with its claim: the claim, initial weights, and residual connections."""
+"""Comparison of a model's weights, norms and residual connections with those that it claims."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ STANDARD_ERRORS: Final = 5
 FLOOR: Final = 0.002
 """Tolerance for a ratio of standard deviations: STANDARD_ERRORS standard errors plus FLOOR."""
 ONE_GAIN: Final = 0.01
-"""Gains with a smaller relative difference are shown as one gain."""
+"""Gains whose relative difference is smaller are shown as one gain."""
 LEARNED: Final = "learned"
 YES_NO: Final = {True: "yes", False: "no"}
 NORM_TEXTS: Final = {
@@ -58,7 +58,7 @@ NORM_TEXTS: Final = {
 }
 
 Start = ResidualScheme | Literal["fairseq", "roberta"]
-"""Initialisation of the linear maps."""
+"""Initialisation of the linear maps, by a scheme or as in a model of fairseq."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +125,7 @@ def make_claim(
 
 
 def xavier_std(linear: nn.Linear) -> float:
-    """Return sqrt(2 / (fan_in + fan_out))."""
+    """Return the standard deviation of Xavier's initialisation, sqrt(2 / (fan_in + fan_out))."""
     return math.sqrt(2 / (linear.in_features + linear.out_features))
 
 
@@ -262,7 +262,7 @@ def pooled(gains: Sequence[float]) -> float:
 
 
 def _beta(rows: Sequence[WeightRow]) -> Fact:
-    """Return the value path's gains, pooled over layers, as a range if kinds differ."""
+    """Return the pooled gains of v_proj, out_proj, fc1 and fc2, as a range if they differ."""
     rows = [row for row in rows if row.name.split()[0].rpartition(".")[2] in VALUE_PATH]
     texts = []
     for values in ([row.measured_gain for row in rows], [row.gain for row in rows]):
@@ -285,17 +285,17 @@ def check(
     """Measure any model and compare it with a scheme, without changing the model.
 
     Args:
-        model: a Transformer with separate linear maps, or combined maps of equal blocks of rows.
+        model: a Transformer whose linear maps are separate, or equal blocks of rows of one map.
         batch: arguments of the model's forward, without padding: a mapping, a tuple, or one tensor.
-        claims: name of a residual scheme.
+        claims: name of the residual scheme that the model is supposed to implement.
         layers: names of the linear maps; by default, those of `LAYOUTS` are tried.
-        trained: True for weights that are no longer initial, which are not judged.
+        trained: True if the weights are no longer initial; they are then not judged.
 
     Returns:
         the findings, with `is_fine` and `faults`. Printing the findings shows the report.
 
     Raises:
-        ValueError: for an unknown claim, or if the layers are not recognised.
+        ValueError: if the scheme is unknown or the layers are not recognised.
     """
     model = copy.deepcopy(model).double().eval()
     batch = tree_map(
@@ -316,12 +316,12 @@ def compare(
     subject: str,
     trained: bool = False,
 ) -> Findings:
-    """Compare a model with a claim, and leave the model in an undefined state.
+    """Compare a model with a claim. The model is modified and should not be used afterwards.
 
     Args:
-        batch: arguments of the model's forward; None draws tokens for our or fairseq's models.
+        batch: arguments of the model's forward; if None, random tokens (ours and fairseq's models).
         subject: description of the model.
-        trained: True for weights that are no longer initial, which are not judged.
+        trained: True if the weights are no longer initial; they are then not judged.
 
     Raises:
         ValueError: if a parameter is not finite or the forward pass does not reach a layer.
@@ -356,7 +356,7 @@ def check_norms(
 ) -> tuple[list[Fact], list[Fault]]:
     """Compare the positions of LayerNorms; `normed` is True if one follows the stack.
 
-    A fault within the layers is reported with the residual's formula.
+    If a position within the layers is wrong, `check_residuals` reports it as part of the formula.
     """
     scheme, side = claim.schemes[stack.side], stack.side.value
     positions = dict.fromkeys(NORM_TEXTS[f.norm] for layer in layers for f in layer.sublayers)

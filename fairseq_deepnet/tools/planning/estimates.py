@@ -38,7 +38,7 @@ from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.training import launch
 
 SMALLEST_MICRO_BATCH: Final = 512
-"""Tokens of the smallest micro-batch to try, which is large enough for a long sentence."""
+"""Tokens in the smallest micro-batch that is tried; a long sentence still fits into it."""
 
 POINTWISE: Final = ("adam", "fused_adam", "adamax", "adadelta", "nag", "sgd")
 """fairseq's optimisers that can update parts of a tensor separately."""
@@ -48,8 +48,8 @@ def count_flops(model: Model, batch: MicroBatch) -> dict[str, float]:
     """Return the operations of one micro-batch on one device, by part and in total.
 
     All parts except `backward` and `recomputation` belong to the forward pass. A linear map from a
-    to b channels takes 2 a b operations per token. Attention takes 4 C per query and key for Q K^T
-    and weights x V of whole sentences, although kernels may skip the masked half in the decoder.
+    to b channels takes 2 a b operations per token. For Q K^T and weights x V, attention takes 4 C
+    operations per pair of query and key; the decoder's masked pairs count, too.
     """
     linear = attention = again = 0
     for side in Side:
@@ -202,7 +202,7 @@ def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> 
     """Return the training settings for parsed fairseq-train arguments.
 
     Args:
-        length: subwords per sentence, to convert --batch-size to tokens without --max-tokens
+        length: subwords per sentence, which convert --batch-size to tokens if --max-tokens is unset
 
     Raises:
         ValueError: for options that the plan does not support.
@@ -243,7 +243,7 @@ def vocabulary_of(
         sizes: sizes that take precedence, such as "32000", or "8000,6000" for source and target
 
     Raises:
-        ValueError: if there is no number, or the text contains something else.
+        ValueError: if no size is known, or if the text is not one or two numbers.
     """
     if sizes is None and data is not None and (data / "corpus.json").is_file():
         folder = DataFolder.open(data)
@@ -270,9 +270,9 @@ def entries_of(dictionary: Path) -> int:
 
 
 class Step(NamedTuple):
-    """A plan with other options and the largest micro-batch that fits.
+    """A plan with changed options and the largest micro-batch that fits.
 
-    `options` maps changed options of fairseq-train to values, which are "true" for switches.
+    `options` maps fairseq-train's changed options to values; the value of a switch is "true".
     """
 
     name: str
@@ -284,7 +284,7 @@ def advise(plan: Plan) -> list[Step]:
     """Search for options that make a plan fit, and return all steps of the search.
 
     The search ends with the first step that fits. No step changes the update, except for rounding.
-    Each step halves the micro-batch and doubles --update-freq until the plan fits.
+    Within a step, the micro-batch is halved and --update-freq is doubled until the plan fits.
     """
     steps = []
     for options, model, training in _alternatives(plan):

@@ -1,6 +1,6 @@
 """Command line of `deepnet plan`, which estimates a training run's memory and operations.
 
-Functions import the modules that load torch, so that help and usage errors appear quickly.
+Modules that load torch are imported inside functions, so that help and usage errors appear quickly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, default = parser.add_argument, "(%(default)s)"
     words = "a YAML file or a name in configs/, and options that override it"
     add("words", nargs="*", metavar="CONFIG key=value", help=words)
-    add("--arch", help="an architecture; without CONFIG, configs/base.yaml has the other options")
+    add("--arch", help="an architecture; without CONFIG, configs/base.yaml sets the other options")
     add("--gpus", type=int, default=1, help=f"total number of GPUs; 0 plans for the CPU {default}")
     memory = f"memory of one device ({DEVICE_GIB}; with --gpus 0, this machine's)"
     add("--memory", type=float, metavar="GIB", help=memory)

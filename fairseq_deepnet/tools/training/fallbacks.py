@@ -1,10 +1,10 @@
-"""Rollback of a diverged run, with options that change step by step (--on-divergence fallback).
+"""Rollback of a diverged run, which then resumes with changed options (--on-divergence fallback).
 
     --fallbacks "lr*0.5, lr*0.5, update-freq*2"
 
-Commas separate the steps. Each step multiplies one option by a factor, after all previous steps.
-fallback.json in the run folder records the steps instead of their results. The steps apply to the
-options of each start, so the number of devices, and thus update-freq, may still change.
+Each divergence takes the next of these steps, which multiplies one option by a factor; earlier
+steps stay in effect. fallback.json in the run folder records the steps, not the resulting values.
+Each start applies them to its own options, so the number of devices may still change.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def arguments(steps: Sequence[str], options: Mapping[str, Any]) -> list[str]:
     """Return the options that the steps add to a command line with these parsed options.
 
     Raises:
-        ConfigurationError: if the run does not set an option.
+        ConfigurationError: if the run has no value for an option that a step changes.
     """
     changed: dict[str, list[int | float]] = {}
     for step in steps:
@@ -65,7 +65,7 @@ def arguments(steps: Sequence[str], options: Mapping[str, Any]) -> list[str]:
 
 
 def read(run: Path) -> list[dict[str, Any]]:
-    """Return a run's fallbacks, each with its change, update of the rollback and divergence."""
+    """Return the fallbacks that a run has taken, in order, as fallback.json records them."""
     if not (run / NAME).is_file():
         return []
     remedy = "remove it to train without the earlier fallbacks"
@@ -73,23 +73,23 @@ def read(run: Path) -> list[dict[str, Any]]:
 
 
 def describe(history: Sequence[Mapping[str, Any]]) -> str:
-    """Describe the last of a run's fallbacks."""
+    """Describe the last fallback that a run has taken."""
     update = history[-1]["from_update"]
     place = f"update {update:,}" if update else "the beginning (no earlier checkpoint)"
     return f"fallback {len(history)}: starting again from {place} with {history[-1]['change']}"
 
 
 def take(run: Path, change: str, ended: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Roll a run back and record a fallback; return all fallbacks.
+    """Roll a run back and record the fallback; return all fallbacks that the run has taken.
 
-    Later and unreadable checkpoints are moved aside, and the newest remaining checkpoint becomes
-    checkpoint_last.pt. The record is written last, so the next start repeats a fallback that was
-    killed.
+    Checkpoints that are too new or unreadable are moved aside, and the newest remaining checkpoint
+    becomes checkpoint_last.pt. The record is written last. If this process is killed before that,
+    the next start repeats the fallback.
 
     Args:
         run: the run folder
-        change: a step of --fallbacks
-        ended: the record of the divergence
+        change: the step of --fallbacks to take
+        ended: the content of ended.json
     """
     from fairseq_deepnet.checkpoints import LAST, copy_checkpoint
     from fairseq_deepnet.divergence.watch import newest_before, resumable

@@ -1,8 +1,8 @@
 """Options that depend on the devices: share of the global batch, precision and launcher.
 
-A single process is fairseq-train itself. torchrun starts several processes, forwards signals, ends
-all processes if one fails, and sets the variables that fairseq reads (RANK, WORLD_SIZE,
-MASTER_ADDR):
+A single process runs fairseq-train directly. Several processes are started by torchrun, which
+forwards signals, ends all processes if one fails, and sets the variables that fairseq reads (RANK,
+WORLD_SIZE, MASTER_ADDR). How torchrun is started depends on the nodes:
 
 - On one node, the command is torchrun --standalone.
 - On several nodes, users start the same command on each node, with NODE_RANK and MASTER_ADDR.
@@ -26,7 +26,7 @@ LAUNCHERS: Final = ("auto", "torchrun", "slurm")
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Plan for the supervisor, which imports neither torch nor fairseq."""
+    """What the supervisor must do; computed for it in another process, which imports torch."""
 
     status: int = 0  # exit status if there is no command
     command: tuple[str, ...] = ()  # fairseq-train or its launcher, with all options
@@ -46,7 +46,7 @@ def parse_tokens(value: object) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """One update of at most `devices` x `max_tokens` x `update_freq` tokens."""
+    """Batch of an update: at most `devices` x `max_tokens` x `update_freq` tokens."""
 
     max_tokens: int
     update_freq: int
@@ -70,8 +70,8 @@ class Batch:
 def split_batch(target: int, max_tokens: int, devices: int) -> Batch:
     """Distribute `target` tokens per update over devices that process `max_tokens` at once.
 
-    If one step of all devices exceeds `target`, each device receives an equal, smaller share.
-    Otherwise update-freq is rounded to the nearest integer.
+    If `max_tokens` on all devices exceed `target`, each device receives an equal, smaller share.
+    Otherwise the necessary update-freq is rounded to the nearest integer.
     """
     if target < devices:
         raise ValueError(f"{target} tokens cannot be shared among {devices} devices")
@@ -84,8 +84,8 @@ def split_batch(target: int, max_tokens: int, devices: int) -> Batch:
 def precision_arguments(precision: str, has_gpus: bool, elsewhere: bool = False) -> list[str]:
     """Return fairseq-train's option for a precision.
 
-    "auto" selects fp32 on CPUs, bf16 on GPUs that support it, and fp16 on other GPUs. GPUs
-    `elsewhere` are assumed to support bf16, like all GPUs since 2020.
+    "auto" selects fp32 on CPUs, bf16 on GPUs that support it, and fp16 on other GPUs. If
+    `elsewhere` is True, the GPUs are in other machines and are assumed to support bf16.
 
     Raises:
         ValueError: for fp16 on a CPU.
@@ -103,7 +103,7 @@ def precision_arguments(precision: str, has_gpus: bool, elsewhere: bool = False)
 
 @dataclasses.dataclass(frozen=True)
 class Launcher:
-    """Command that starts the processes of `devices`."""
+    """Settings of the command that starts the processes for `devices`."""
 
     name: str  # torchrun or slurm
     devices: Devices
@@ -115,10 +115,10 @@ class Launcher:
     grace: int = 90  # seconds until processes must have exited after a signal
 
     def arguments(self, sharded: bool = False) -> list[str]:
-        """Return fairseq-train's options for the devices, the same on every node.
+        """Return fairseq-train's options for the devices, which are the same on every node.
 
-        CPUs need the backend legacy_ddp, or fully_sharded for a `sharded` model, because
-        pytorch_ddp does not start there.
+        On CPUs, the DDP backend is legacy_ddp, or fully_sharded if `sharded` is True, because
+        pytorch_ddp does not start on CPUs.
         """
         world = ["--distributed-world-size", str(self.devices.total)]
         if self.devices.total == 1:
@@ -165,12 +165,12 @@ def choose_launcher(
     grace: int = 90,
     is_dry: bool = False,
 ) -> Launcher:
-    """Return the launcher; "auto" with several nodes follows `environment`.
+    """Return the launcher. For several nodes, "auto" selects it from `environment`.
 
     Args:
         name: one of LAUNCHERS
-        environment: variables, of which MASTER_ADDR, MASTER_PORT and SLURM's are read
-        is_dry: True if nothing is started, so that node addresses may be missing
+        environment: environment variables, including MASTER_ADDR, MASTER_PORT and SLURM's
+        is_dry: True for a dry run, in which the nodes' addresses may be missing
 
     Raises:
         ValueError: naming the variable that is missing or contradicts another.

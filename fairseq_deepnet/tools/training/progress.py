@@ -1,6 +1,6 @@
-"""Short lines on the screen for fairseq-train's log, which contains everything.
+"""Short lines on the screen, made from fairseq-train's complete log.
 
-Unknown lines are shown unchanged, because they may explain a crash.
+Lines of an unknown form are shown unchanged, because they may explain a crash.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Progress:
     """Filter that selects and shortens the lines of a log.
 
     Args:
-        max_update: last update of the run, or 0 if unknown, for the remaining time
+        max_update: last update of the run, from which the remaining time follows; 0 if unknown
 
     Attributes:
-        updates: the last update in the log
+        updates: number of the last update in the log
     """
 
     def __init__(self, max_update: int = 0) -> None:
@@ -43,7 +43,7 @@ class Progress:
         self.rest = b""
 
     def read(self, log: BinaryIO, is_over: bool = False) -> list[str]:
-        """Return the lines to print for complete new lines of the log, or for all if `is_over`."""
+        """Return the lines to print for new lines of the log; an unfinished one if `is_over`."""
         *lines, self.rest = (self.rest + log.read()).split(b"\n")
         if is_over and self.rest:
             lines.append(self.rest)

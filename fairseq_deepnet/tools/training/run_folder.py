@@ -1,4 +1,4 @@
-"""Records of a run folder, which prevent resuming with other settings or data."""
+"""Records in a run folder, which prevent a run from resuming with other settings or data."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def text_digests(data: Path) -> dict[str, str]:
 
 
 def resume_point(run: Path, is_kept_up: bool = True) -> tuple[int, bool]:
-    """Repair checkpoint_last.pt; return its updates, and True if its validation is missing.
+    """Repair checkpoint_last.pt; return its updates, and True if a validation is still due.
 
     Args:
         is_kept_up: False with --no-last-checkpoints.

@@ -1,7 +1,7 @@
 """Plan of a training run.
 
-The plan combines config, command line, data folder and devices. It is checked against the run
-folder, recorded there and printed in five lines.
+The plan combines the config, the command line, the data folder and the devices. It is compared with
+the records in the run folder, added to them and printed in five lines.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MANAGED: Final = ("save-dir", "user-dir", "cpu", "distributed-world-size", "bf16
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A checked run, before anything is written."""
+    """Run whose settings have been checked but not yet recorded."""
 
     config: configs.Config  # with the options of the command line
     data: Path  # folder
@@ -216,9 +216,9 @@ def plan_run(args: argparse.Namespace) -> Plan:
 
 
 def _continuing(command: list[str], has_checkpoints: bool) -> list[str]:
-    """Return a command that starts once from its --restore-file and then resumes.
+    """Make a command read its --restore-file only at the run's first start; later starts resume.
 
-    This is fairseq's --continue-once. The --reset-* options also apply only to that start.
+    This uses fairseq's --continue-once. The --reset-* options also apply only to the first start.
     """
     if "--restore-file" not in command:
         return list(command)

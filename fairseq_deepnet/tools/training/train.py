@@ -43,9 +43,9 @@ RUNS: Final = ROOT / "runs"
 TICK: Final = 0.1
 """Interval in seconds at which the child is checked."""
 LEEWAY: Final = 15.0
-"""Seconds between the end of the grace period, when torchrun kills its processes, and a kill."""
+"""Seconds after the grace period, in which torchrun can kill its processes before this module."""
 ENDING: Final = 2.0
-"""Seconds during which a signal counts as repeated, and during which an earlier run may exit."""
+"""Seconds in which a repeated signal is ignored, and in which an earlier run may still exit."""
 TAIL: Final = 1 << 16
 """Number of bytes at the end of the log that are searched for errors."""
 ERROR: Final = "\nfairseq_deepnet: error: "
@@ -121,17 +121,17 @@ def _plan(args: argparse.Namespace) -> Plan:
 
 
 def planned_apart(args: argparse.Namespace) -> Plan:
-    """Plan in a separate process, and raise its errors here."""
+    """Plan in a separate process, and raise that process's errors here."""
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(1, context, ended.end_with_parent, (signal.SIGKILL,)) as pool:
         return pool.submit(_plan, args).result()
 
 
 class Child:
-    """Process that the supervisor starts on this machine, and that writes to the log.
+    """Process that the supervisor starts on this machine, and whose output is the log.
 
     Args:
-        plan: the plan, with the command
+        plan: the plan, which contains the command
         run: the run folder
         node: index of this machine, from 0
         grace: seconds until the process must have exited after a signal
@@ -209,7 +209,7 @@ class Child:
         return ""
 
     def _judge(self, status: int) -> int:
-        """Return the exit status of the run, and log its reason."""
+        """Return the exit status of the run, and log why the run ended."""
         last = ended.read(self.run)  # torchrun and srun hide the exit status
         why = last.get("why")
         if status == 0 or (self.signal is not None and _DONE in self.tail()):
@@ -236,7 +236,7 @@ class Child:
 
 
 def _signal(number: int, process: int) -> None:
-    """Signal a process, or the process group of a negative number, if it still exists."""
+    """Signal a process, or a process group if `process` is negative, if it still exists."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, number)
 
