@@ -2,13 +2,13 @@
 
     deepnet sweep fig5; deepnet analysis fig5 runs/fig5
 
-The sweeps fig3b, fig3c, fig4 (also for fig3a) and fig5 train the runs. The command prints a table
-with the paper's numbers, which were read off its plots, and writes FIGURE.csv and FIGURE.png. Each
-line has the key of its row in paper.yaml.
+The sweeps fig3b, fig3c, fig4 (also for fig3a) and fig5 train the runs. The command prints tables of
+our numbers and the paper's, which were read off its plots, and writes FIGURE.csv and FIGURE.png.
+The key of a line in a plot is the key of its row in paper.yaml.
 
-Iteration i, counted from 0, describes the model after i updates: the model update after update i,
-and the activations and gradients that are measured at update i + 1. Our lines are solid, or dashed
-with fairseq's initialisation; the paper's are dotted with open markers.
+Iteration i, counted from 0, refers to the model after i updates: to the model update after update
+i, and to the activations and gradients measured at update i + 1. Our lines are solid, or dashed for
+runs with fairseq's initialisation; the paper's lines are dotted and have open markers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fairseq_deepnet.tools.plotting.images import clean, look_of, new_figure, sa
 from fairseq_deepnet.tools.tables import markdown
 
 UPDATES: Final = {"fig3a": "26-30", "fig3b": "1-5", "fig3c": "1", "fig4": "26-30", "fig5": "5"}
-"""Figure -> default updates; the paper does not state them."""
+"""Figure -> updates that are shown by default; the paper does not state which it shows."""
 STOCK: Final = "-stock"
 """Part of the names of runs with `--init stock`, fairseq's initialisation."""
 OWN_NAMES: Final = {
@@ -43,7 +43,7 @@ OWN_NAMES: Final = {
     "post-ln-stock_warmup": "Post-LN, warm-up, fairseq's initialisation",
     "post-ln-stock_no-warmup": "Post-LN, no warm-up, fairseq's initialisation",
 }
-"""Names of lines that are not in the paper."""
+"""Key -> name of a line that is not in the paper."""
 _MANY: Final = 12
 """Maximum number of columns of a table, and of points with markers."""
 _GRADIENT: Final = "gradient norm"
@@ -68,7 +68,7 @@ _SIZE: Final = (6.2, 4.2)
 
 @dataclass(frozen=True)
 class MonitoredRun:
-    """A cell with its measurements; `cell` is its name without the seed."""
+    """A run of a sweep, with its measurements; `cell` is its name without the seed."""
 
     cell: str
     records: tuple[Record, ...]
@@ -76,7 +76,7 @@ class MonitoredRun:
 
 
 def read_runs(folder: Path) -> list[MonitoredRun]:
-    """Read all started cells in a sweep's folder."""
+    """Read all runs that have been started in a sweep's folder."""
     runs = []
     for path in results.find_runs(folder):
         run = results.read_run(path)
@@ -180,7 +180,7 @@ def points_of(plot: str, run: MonitoredRun, updates: range) -> list[Point]:
 
 
 def layer_norm_input(record: Record, part: str) -> float | None:
-    """Return the norm of the LayerNorm input after one sublayer, averaged over both stacks."""
+    """Return the norm of the LayerNorm input after one sublayer, averaged over all layers."""
     quantity = record["values"].get("layer_norm_input", {})
     sides = [quantity.get(side, {}).get(part, []) for side in ("encoder", "decoder")]
     return mean(value for side in sides for value in side)
@@ -243,7 +243,7 @@ def number(value: float, mark: str = "") -> str:
 
 
 def to_markdown(plots: Sequence[Plot], setting: str) -> str:
-    """Return one table per plot; each line's row is followed by the paper's, marked ≈."""
+    """Return one table per plot; each row of ours is followed by the paper's numbers, marked ≈."""
     parts, notes = [], [f"ours: {setting}"]
     for plot in plots:
         table = paper.table(plot.name)
@@ -279,7 +279,7 @@ def draw(plots: Sequence[Plot], setting: str) -> Any:
 
 
 def _draw_plot(axes: Any, plot: Plot) -> None:
-    # a line has one look in all plots, and the same colour with fairseq's initialisation
+    # a line looks the same in all plots, and keeps its colour with fairseq's initialisation
     keys = [*paper.table(plot.name).rows, *(key for key, *_ in plot.lines())]
     order = list(dict.fromkeys(key.replace(STOCK, "") for key in keys))
     for key, name, line in plot.lines():

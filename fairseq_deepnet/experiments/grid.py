@@ -50,10 +50,10 @@ Panel = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """A sweep.
+    """A sweep, as defined in a file.
 
     Args:
-        name: stem of its file in configs/sweeps/, or the path of any other file
+        name: name of the file in configs/sweeps/, without its suffix, or the path of another file
     """
 
     name: str
@@ -70,7 +70,7 @@ class Cell:
         options: fairseq-train options (and `recipe.KEY`) that override the config
         train: options of `deepnet train`, in capitals
         score: arguments of `deepnet evaluate`, or None if the cell is not scored
-        places: panel, factor values and seed of every combination that shares this run
+        places: panel, factor values and seed of every combination that this run covers
     """
 
     name: str
@@ -108,7 +108,7 @@ def load_sweep(name: str) -> Sweep:
     """Read a definition from a path, or by its name in configs/sweeps/.
 
     Raises:
-        ValueError: if the definition is invalid; the message names file and key.
+        ValueError: if the definition is invalid; the message names the file and the key.
     """
     path = configs.find_config(name, FOLDER)
     content = configs.read_yaml(path, "sweep", "key: value")
@@ -165,10 +165,10 @@ def override(
 ) -> Sweep:
     """Return a copy of a sweep with `key=value` arguments applied.
 
-    A factor's name replaces its values (`depth=6,18`). In panels without this factor, a single
-    value sets the factor's options (`lr=1e-3`, `norms=none`). `score.BEAM=4` sets an option of
-    `deepnet evaluate`, and `score=true` or `score=false` turns scoring on or off. Any other key is
-    an option of every cell.
+    If the key is a factor, the values replace the factor's (`depth=6,18`). In panels without this
+    factor, a single value sets the factor's options (`lr=1e-3`, `norms=none`). `score.BEAM=4` sets
+    an option of `deepnet evaluate`, and `score=true` or `score=false` turns scoring on or off. Any
+    other key sets an option of every cell.
 
     Args:
         forced: further options of every cell
@@ -210,11 +210,11 @@ def _set_by_factors(panel: Panel) -> set[str]:
 
 
 def expand(sweep: Sweep, seeds: Sequence[int] = (1,)) -> list[Cell]:
-    """Return the cells in the order of the definition; equal settings share one cell.
+    """Return the cells in the order of the definition; combinations with equal settings share one.
 
     Raises:
         ValueError: if a scheme is not registered, cells with different settings have the same name,
-            a name is not valid for a folder, or a file may not set an option.
+            a name is not valid for a folder, or the definition sets an option that it must not set.
     """
     cells: dict[str, Cell] = {}
     by_settings: dict[str, Cell] = {}

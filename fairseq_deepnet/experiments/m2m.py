@@ -1,7 +1,7 @@
-"""`deepnet m2m`: score a multilingual model as in table 3 of the paper, which follows M2M-100.
+"""`deepnet m2m`: score a multilingual model as in the paper's table 3, which follows M2M-100.
 
-The command writes a test set with the model's language codes, translates and scores it like
-`deepnet evaluate`, and prints the average beside the paper's.
+The command writes a test set to files named with the model's language codes, translates and scores
+it like `deepnet evaluate`, and prints the average score beside the paper's.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 def raw_files(path: Path | None, corpus: str | None) -> Path | None:
     """Return the path of a test set's published files, or None if sacreBLEU provides the set.
 
-    A downloaded spBLEU model is copied to sacreBLEU's folder.
+    If the spBLEU model has been downloaded, it is first copied to sacreBLEU's folder.
     """
     spm = DOWNLOADS / "flores101" / "sacrebleu_tokenizer_spm.model"
     place = Path(SACREBLEU_DIR) / "models" / spm.name

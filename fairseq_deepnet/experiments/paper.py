@@ -14,7 +14,7 @@ import yaml
 
 REFERENCE: Final = "arXiv 2203.00555"
 GROUPS: Final = {"post": "Post-LN", "none": "no LN", "pre": "Pre-LN"}
-"""Placement of LayerNorm -> the paper's name for such schemes, ordered as in its figure 6."""
+"""Placement of LayerNorm -> the paper's name for these schemes, in the order of its figure 6."""
 Key = str
 """Key of a row or column, as returned by `key`."""
 
@@ -51,7 +51,7 @@ def ordered(keys: Iterable[Key]) -> list[Key]:
 
 
 def group_of(scheme: str) -> str:
-    """Return the group of a residual scheme, or an empty string if it is not registered."""
+    """Return a residual scheme's group (see GROUPS), or an empty string for an unknown scheme."""
     from fairseq_deepnet.schemes import SCHEMES  # loads torch
 
     return GROUPS[SCHEMES[scheme].norm.value] if scheme in SCHEMES else ""

@@ -1,4 +1,4 @@
-"""`deepnet quickstart`: train DeepNorm and its Post-LN twin on the sample corpus.
+"""`deepnet quickstart`: train a DeepNorm and a Post-LN model of equal depth on the sample corpus.
 
 The command runs the sweep configs/sweeps/quickstart.yaml, and prints scores, losses and some
 translations.
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build the corpus, train and score both models, draw their curves and print a summary."""
+    """Build the corpus, train and score both models, draw their losses and print a summary."""
     from fairseq_deepnet.tools.corpora import preprocess  # loads sentencepiece
     from fairseq_deepnet.tools.plotting import plot
 
@@ -100,7 +100,7 @@ def summary(deep: Run, twin: Run, depth: str, texts: tuple[list[str], list[str]]
     """Return scores, losses and some translations as text.
 
     Args:
-        depth: depth of the models, such as 18L-18L
+        depth: layers of the encoder and the decoder, such as 18L-18L
         texts: source and reference lines of the test set
     """
     rows = [["", "BLEU", "chrF", "train nll", "valid nll", "updates"]]

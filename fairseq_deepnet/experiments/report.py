@@ -1,8 +1,8 @@
 """`deepnet report`: tables and figures of runs, beside the paper's numbers.
 
-Cells of a sweep become the tables of tables.py; the sweep's results.csv can replace its run
-folders. A figure shows a measure against depth, as the paper's figure 6 does. --significance
-prints paired tests of BLEU instead.
+A sweep's tables (see tables.py) are built from its run folders or its results.csv. Figures show a
+measure against depth, as the paper's figure 6 does. --significance prints paired tests of BLEU
+differences instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fairseq_deepnet.tools.plotting.images import CROSS
 
 
 def make(runs: pd.DataFrame) -> list[Table]:
-    """Return all tables of the sweeps in results.csv."""
+    """Return the tables of all sweeps that occur in `runs`, whose rows are those of results.csv."""
     groups = list(runs.groupby("sweep", sort=False))
     if not groups:
         raise ValueError(
@@ -36,7 +36,7 @@ def make(runs: pd.DataFrame) -> list[Table]:
 
 
 def save(members: Sequence[Table], folder: Path) -> None:
-    """Write report.md, report.csv, and NAME.png for each table by depth."""
+    """Write report.md, report.csv and, for each table by depth, NAME.png."""
     texts = [table.markdown() for table in members]
     for table in members:
         if table.by_depth():
@@ -84,7 +84,7 @@ def against_depth(table: Table) -> Any:
                 ends = [ran.index.min(), ran.index.max()]
                 axes.plot(ends, list(map(law.at, ends)), "--", color=look["color"], linewidth=1)
             for depth in rows.index[rows["status"].isin(BAD)]:
-                # below every BLEU, or above every loss
+                # at the bottom for BLEU, at the top for losses
                 edge, place = float(measure != "bleu"), axes.get_xaxis_transform()
                 style = {"color": look["color"], "clip_on": False, "zorder": 4, **CROSS}
                 axes.plot([depth], [edge], transform=place, **style)
@@ -119,7 +119,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the tables, or the tests."""
+    """Print the tables or the significance tests."""
     if args.significance:
         frame, notes = significance.compare(args.folders, args.score)
         formats = ["", ".2f", ".2f", ".2f", ".4f", ".4f"]

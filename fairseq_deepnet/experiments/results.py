@@ -1,7 +1,7 @@
 """Run folders as rows of results.csv, from which tables and figures are built.
 
-A cell of a sweep has two records: cell.json, written when it starts, contains its sweep and places;
-result.json, written when it has ended, contains its status and score. Other runs have neither.
+A cell of a sweep has two records: cell.json, written when the cell starts, names the sweep and the
+cell's panels; result.json, written at the end, has its status and score. Other runs have neither.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OPTIONS: Final = ("lr", "adam-eps", "freeze-norms", "max-update", "warmup-update
 
 
 class Status(StrEnum):
-    """State of a run. The last three are results, which a restarted sweep keeps."""
+    """State of a run. The last three are results; a repeated sweep reruns only failed cells."""
 
     TO_DO = "to do"
     UNFINISHED = "unfinished"
@@ -54,7 +54,7 @@ class Status(StrEnum):
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Read a cell's record, empty if the file does not exist; raise ValueError if it is damaged."""
+    """Read a cell's record, or {} if the file does not exist; raise ValueError if it is damaged."""
     try:
         content = json.loads(file.read_bytes()) if file.is_file() else {}
         Status(content.get("status", Status.TO_DO))
@@ -69,12 +69,12 @@ class Run:
     """A run folder.
 
     Args:
-        reason: the score of a successful run, or why there is none
+        reason: the score of a successful run, or the reason why there is none
         valid_loss, valid_nll: validation losses with and without label smoothing
         train_nll: logged training losses, without label smoothing
         speed: updates per second
         unigram: validation loss of a unigram model on the same data
-        cell: record of the sweep's cell; empty for a run outside of sweeps
+        cell: content of cell.json; empty for a run that is not a cell of a sweep
     """
 
     folder: Path
@@ -104,10 +104,10 @@ class Run:
         1. The last training loss or the last validation loss is not finite.
         2. The divergence watch reported an event (divergence.jsonl) that lasted to the end of the
            run: a gradient that is not finite, a rising loss, a stalled loss, or a collapsed loss
-           scale. Events do not count if a fallback rescued the run.
+           scale. Events do not count if the watch's policy rescued the run.
         3. After the warm-up, the last validation loss is not at least LEARNT below that of a
-           unigram model. A model just below that loss but still improving is slow, not stalled.
-           The rule does not apply to a run that crashed.
+           unigram model. A run whose loss is only just below but still falls is slow, not stalled.
+           This rule does not apply to a run that crashed.
         """
         for name, points in (("training", self.train_nll), ("validation", self.valid_nll)):
             if points and not math.isfinite(points[-1][1]):
@@ -137,7 +137,7 @@ class Run:
         )
 
     def row(self) -> dict[str, Any]:
-        """Return the run's line of results.csv, with a value or None per column."""
+        """Return the run's line of results.csv: column -> value, or None if there is no value."""
         options, places = self.config.options, self.cell.get("places", [])
         settings = {name: options.get(name) for name in OPTIONS}
         sides = [options.get(f"{side}-layers", "?") for side in ("encoder", "decoder")]
@@ -184,7 +184,7 @@ def _of_score(score: Score | None, updates: int) -> dict[str, Any]:
     """Return a score's columns: its numbers, and how they were obtained.
 
     `bleu` is sacreBLEU, averaged over the trained directions of a multilingual model.
-    `bleu_tokenised` is BLEU on tokens, which the paper reports if the data are words.
+    `bleu_tokenised`, for Moses data only, is BLEU on tokens, as the paper reports it.
     """
     means = ("x-en", "en-x", "average", "zero-shot")
     metrics = ("bleu", TOKENISED, "chrf")
@@ -218,7 +218,7 @@ def find_runs(folder: Path) -> list[Path]:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run folder with its log, and with the status and score in its record."""
+    """Read a run folder's config and log, and the status and the score in its records."""
     cell, result = read_json(folder / CELL), read_json(folder / RESULT)
     files = [folder / name for name in ("config.yaml", "cell.yaml") if (folder / name).is_file()]
     config = configs.recorded_config(files[0]) if files else Config(folder.name, {}, {})

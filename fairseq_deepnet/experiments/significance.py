@@ -2,8 +2,8 @@
 
 sacreBLEU's paired bootstrap resampling (Koehn, 2004) and paired approximate randomisation (Riezler
 and Maxwell, 2005) test whether a difference would hold for other sentences. Runs that differ only
-in their seed are one system, whose score is their mean corpus BLEU. A sentence is drawn or swapped
-with its translations from all seeds at once, because these are not independent.
+in their seed are one system, whose score is their mean corpus BLEU. When a test draws or swaps a
+sentence, it does so for all seeds at once, because their translations are not independent.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ScoredRun(NamedTuple):
     Args:
         settings: all options and the recipe, without the seed.
         hypotheses: detokenised translations, in corpus order.
-        record: the score's JSON record.
+        record: content of the score's JSON file.
     """
 
     folder: Path
@@ -53,9 +53,9 @@ class ScoredRun(NamedTuple):
 
 
 class MeanOfSeeds:
-    """Metric for sacreBLEU's PairedTest on sentences with one translation per seed.
+    """Mean BLEU over seeds, as a metric for sacreBLEU's PairedTest.
 
-    With a single seed, it equals sacreBLEU's BLEU.
+    Each hypothesis is a tuple with one translation per seed.
     """
 
     def __init__(self, bleu: Any) -> None:
@@ -75,21 +75,21 @@ class MeanOfSeeds:
     def _compute_score_from_stats(self, stats: Any) -> Any:
         from sacrebleu.metrics.base import Score
 
-        # BLEU counts lengths, and matches and n-grams of each order
+        # BLEU's statistics are two lengths, and the matches and the n-grams of each order
         parts = np.split(stats, len(stats) // (2 + 2 * self.bleu.max_ngram_order))
         scores = (self.bleu._compute_score_from_stats(part.tolist()).score for part in parts)
         return Score("BLEU", statistics.fmean(scores))
 
 
 def compare(folders: Sequence[Path], score: str) -> tuple[pd.DataFrame, list[str]]:
-    """Test each system against the first, with the seeds that all systems share.
+    """Compare each system with the first, using the seeds that all systems share.
 
     Args:
-        folders: run folders, or folders of runs.
+        folders: run folders, or folders that contain run folders.
         score: name of the score in each run.
 
     Returns:
-        A row per system, and notes.
+        A table with a row per system, and notes on it.
 
     Raises:
         ValueError: if there are fewer than two systems, a run lacks the score, or the scores are
@@ -143,10 +143,10 @@ def compare(folders: Sequence[Path], score: str) -> tuple[pd.DataFrame, list[str
 
 
 def read_scored_run(folder: Path, name: str) -> ScoredRun:
-    """Read a run's score with its hypotheses and references.
+    """Read a run's score, hypotheses and references.
 
     Raises:
-        ValueError: if the score is missing, or its texts differ in their number of lines.
+        ValueError: if the score is missing, or there are more or fewer hypotheses than references.
     """
     score = read_score(folder, f"scores/{name}")
     if score is None or "reference" not in score.facts:

@@ -1,10 +1,10 @@
-"""`deepnet sweep`: train, score and tabulate all runs of a table, the paper's or our own.
+"""`deepnet sweep`: train and score all runs of a sweep, and tabulate the results.
 
-A cell is an ordinary run folder, runs/SWEEP/CELL. A separate process (`python -m
+Each run is a cell of the sweep, with the run folder runs/SWEEP/CELL. A separate process (`python -m
 fairseq_deepnet.experiments.sweep FOLDER`) trains and scores the cell with the arguments in
-cell.json, and writes result.json when the run is complete, has diverged or has failed. The same
-command resumes stopped and failed cells, and skips the others. grid.py describes the definitions in
-configs/sweeps/.
+cell.json, and writes result.json when the run is complete, has diverged or has failed. Repeating
+the `deepnet sweep` command resumes stopped and failed cells, and skips the others. grid.py
+describes the definitions in configs/sweeps/.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONSOLE: Final = "console.log"
 PROCESS: Final = (sys.executable, "-m", "fairseq_deepnet.experiments.sweep")
 """Command that trains and scores the cell in a folder."""
 PATIENCE: Final = 60.0
-"""Seconds for a stopped cell to write its last checkpoint and exit."""
+"""Seconds that a stopped cell has to write its last checkpoint and exit."""
 _STOPPED: Final = (PREEMPTED, UNSAVED, INTERRUPTED, -signal.SIGTERM, -signal.SIGINT)
 """Exit statuses of a process that leaves its cell unfinished."""
 
@@ -101,7 +101,7 @@ def status_of(folder: Path) -> Status:
 
 
 def plan_text(title: str, cells: Sequence[Cell], folder: Path) -> str:
-    """Return a table of all cells with their state and the options that the sweep sets."""
+    """Return a table of all cells with their states and the options that the sweep sets."""
     rows = [["cell", "state", "options"]]
     for cell in cells:
         options = ", ".join(f"{key} {value}" for key, value in (cell.options | cell.train).items())
@@ -182,7 +182,7 @@ def train(
     shares: Sequence[Share],
     watch: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run the cells without a result or without the requested score, one per share in parallel.
+    """Run the cells that lack a result or the requested score, one at a time on each share.
 
     Ctrl-C, SIGTERM and SIGHUP stop running cells and leave them unfinished. `watch` is called
     periodically.
@@ -192,7 +192,7 @@ def train(
         if not try_lock(lock):
             raise ValueError(f"another sweep is running in {shown(folder)}; wait, or set --runs")
         for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(name, signal.default_int_handler)  # `nohup` and & ignore it
+            signal.signal(name, signal.default_int_handler)  # `nohup` and & ignore some
         waiting = []
         for number, cell in enumerate(cells):
             place = folder / cell.name
@@ -264,9 +264,9 @@ def _start(
 
 
 def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Stop cells and their child processes; kill any that do not exit in time.
+    """Stop cells and their child processes, and kill those that do not exit in time.
 
-    Runs save a checkpoint before they exit. A second Ctrl-C kills them at once.
+    A stopped cell saves a checkpoint before it exits. A second Ctrl-C kills all cells at once.
     """
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
@@ -334,7 +334,7 @@ def call(module: Any, words: list[str]) -> int:
 def attempt(
     command: Callable[[argparse.Namespace], Any], module: Any, words: list[str]
 ) -> tuple[int, Any]:
-    """Run a function with the arguments of a subcommand; return an exit status and its result."""
+    """Call a function with a subcommand's arguments; return an exit status and the result."""
     parser = argparse.ArgumentParser()
     module.add_arguments(parser)
     end = words.index("--") if "--" in words else len(words)

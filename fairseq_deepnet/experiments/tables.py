@@ -1,7 +1,7 @@
-"""Tables of results: the paper's tables beside our numbers, and tables of our own sweeps.
+"""Tables of results: our numbers beside those of the paper's tables, and tables of other sweeps.
 
-By default, a sweep's table shows its first factor by its second. `TABLES` contains functions for
-sweeps in configs/sweeps/ with other tables. Each entry is a mean over seeds.
+By default, the rows of a sweep's table are its first factor and the columns its second. `TABLES`
+has functions for sweeps that need other tables. Each entry is a mean over seeds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MISSING: Final = "-"
 BAD: Final = {Status.FAILED: "crashed", Status.DIVERGED: "diverged"}
 """Status of an unsuccessful run -> word in the table."""
 _CHOSEN: Final = ["lr", "adam-eps", "freeze-norms", "max-update"]
-"""Options that `choose_best` selects for each scheme and depth."""
+"""Options for which `choose_best` selects the best values, for each scheme and depth."""
 _PAPERS_LAWS: Final = {"fig6": ("deepnorm", "layers per side"), "fig8": ("average", "layers")}
 """Published figure -> line to which the law of depth is fitted, and the unit of depth."""
 MEASURES: Final = {
@@ -33,7 +33,7 @@ MEASURES: Final = {
     "train_nll": "mean of the last 5 training losses, nll in bits per token",
     "seconds_per_update": "median over the log",
 }
-"""Measure, a column of results.csv -> its description in a note."""
+"""Measure (a column of results.csv) -> its description in the notes below a table."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Table:
     """A table of a sweep, as text and as entries.
 
     Args:
-        grid: the table as text
+        grid: the cells of the table as text
         entries: one line per row and column, with table, row, column, measure, ours (mean),
             deviation (sample standard deviation), seeds (number of successful runs), paper, delta,
             status (done, or the worst status of all seeds) and runs
@@ -91,7 +91,7 @@ def finite_values(runs: pd.DataFrame, measure: str) -> pd.Series:
 
 
 def _entry(runs: pd.DataFrame, measure: str, published: float | str | None) -> dict[str, Any]:
-    """Return an entry: the mean over successful runs, and the number of other runs."""
+    """Return the entry of these runs: the mean over successful runs, and the failures."""
     values = finite_values(runs, measure)
     ours, deviation = values.mean(), values.std()
     order = (*BAD, Status.UNFINISHED, Status.DONE)
@@ -123,11 +123,11 @@ def build(
     is_published: bool = False,
     has_law: bool = False,
 ) -> list[Table]:
-    """Return a list with the table of these runs, or an empty list if none belongs in the table.
+    """Return a list with the table of these runs, or an empty list if no run belongs in it.
 
     Args:
         measure: measure of all entries; empty if the columns are measures
-        title: text between the sweep's title and the measure
+        title: text to insert between the sweep's title and the measure
         is_published: if True, show the numbers of the paper's table with the same name
         has_law: if True, fit the law of depth to each line
     """
@@ -181,7 +181,7 @@ def _describe_laws(table: Table) -> list[str]:
 
 
 def _describe_scores(runs: pd.DataFrame) -> list[str]:
-    """Return notes on how scores were obtained: signature, text, search, model and data."""
+    """Return notes on how scores were obtained: signature, text, beam search, model and data."""
     notes = []
     scored = runs.dropna(subset=["scored"]).fillna({"bleu_signature": "", "data": ""})
     for how, here in scored.groupby(["bleu_signature", "scored", "data"], sort=False):
@@ -208,14 +208,14 @@ def _list_failures(runs: pd.DataFrame) -> list[str]:
 
 
 def _by_scheme_and_depth(table: str, runs: pd.DataFrame) -> list[Table]:
-    # the paper reports BLEU on tokens if the data are words
+    # for Moses data, the paper reports BLEU on tokens
     names = {"bleu": "bleu_tokenised", "bleu_signature": "bleu_tokenised_signature"}
     runs = runs.assign(**{name: runs[own].fillna(runs[name]) for name, own in names.items()})
     return build(table, runs, "scheme", "depth", "bleu", is_published=True)
 
 
 def _fig7(runs: pd.DataFrame) -> list[Table]:
-    """Build tables of validation losses, with further columns for the ends of shorter runs."""
+    """Build tables of validation losses; further columns show the last losses of shorter runs."""
     runs, tables = runs.fillna({"valid_losses": ""}), []
     for panel in ("lr", "batch", "width"):
         rows = []
@@ -251,7 +251,7 @@ def _depth(runs: pd.DataFrame) -> list[Table]:
 
 
 def choose_best(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with the best options by validation loss, for each scheme and depth."""
+    """For each scheme and depth, return the runs with the options of the lowest validation loss."""
     chosen = [
         min((group for _, group in place.groupby(_CHOSEN, dropna=False, sort=False)), key=_loss)
         for _, place in runs.groupby(["scheme", "depth"], sort=False)
@@ -273,12 +273,12 @@ def in_panels(runs: pd.DataFrame, *names: str) -> pd.DataFrame:
 
 
 def by_factors(runs: pd.DataFrame, merge: bool = True) -> list[Table]:
-    """Build tables of the first factor by the second, one for each combination of the others.
+    """Build a table for each combination of values of all factors except the first two.
 
-    If there is only one factor, the columns are measures.
+    The rows are the first factor, and the columns the second, or measures if there is no second.
 
     Args:
-        merge: if True, merge panels with the same factors into one table
+        merge: if True, panels with the same factors share their tables
     """
     groups: dict[str, list[str]] = {}
     for place in dict.fromkeys(" ".join(runs["panels"]).split()):

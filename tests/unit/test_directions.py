@@ -77,7 +77,7 @@ def test_a_report_reads_the_averages_of_the_summary(folder: Path) -> None:
 
 def test_an_incomplete_set_is_never_averaged_silently(folder: Path) -> None:
     text = summarise(folder, records("en-cs", "de-fr"), TRAINED)
-    assert text.startswith("INCOMPLETE: 7 of 9 directions are scored, without en-cs, de-fr.")
+    assert text.startswith("INCOMPLETE: 7 of 9 directions are scored; missing: en-cs, de-fr.")
     assert (folder / "table.md").read_text(encoding="utf-8") == f"{text}\n"
     lines = (line.strip("|").split("|") for line in text.splitlines())
     rows = {name.strip(): [cell.strip() for cell in cells] for name, *cells in lines}

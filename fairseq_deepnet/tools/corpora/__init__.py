@@ -1,1 +1,1 @@
-"""Raw corpora become clean parallel text, subwords and fairseq's data folder."""
+"""Downloads of corpora, and the conversion of raw text into data folders for fairseq."""

@@ -1,7 +1,7 @@
-"""fairseq's binarised data (in its mmap format) and dictionaries of words.
+"""Binarised data in fairseq's mmap format, and dictionaries of whitespace-separated words.
 
-sentencepiece's pieces and fairseq's symbols have the same order, so sentencepiece encodes text
-directly as numbers. A dictionary numbers the byte-pair codes of Moses tokens.
+A sentencepiece model encodes text directly as piece numbers, which a table maps to fairseq's token
+numbers. Subwords of Moses tokens are looked up in a fairseq dictionary instead.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _END, _UNKNOWN = 2, 3
 
 
 def binarise(vocabulary: Path, text: Path, out: Path, workers: int = 1) -> dict[str, int]:
-    """Write OUT.bin and OUT.idx from text (plain or .gz), as fairseq-preprocess does.
+    """Binarise a text file (plain or .gz) to OUT.bin and OUT.idx, as fairseq-preprocess does.
 
-    Returns the numbers of sentences, tokens (including ends of sentences) and unknown tokens. The
-    result does not depend on the number of processes.
+    Returns the numbers of sentences, tokens (including </s>) and unknown tokens. The files do not
+    depend on `workers`, the number of processes.
 
     Args:
-        vocabulary: a sentencepiece model (.model), numbered like its dictionary from
-            `subwords.write_dictionary`, or a fairseq dictionary of the words between spaces.
+        vocabulary: a sentencepiece model (.model), whose pieces are numbered as in the dictionary
+            from `subwords.write_dictionary`, or a fairseq dictionary of words.
     """
     from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dtype
 
@@ -54,7 +54,7 @@ def binarise(vocabulary: Path, text: Path, out: Path, workers: int = 1) -> dict[
 def _numbering(
     vocabulary: Path, modified: int
 ) -> tuple[Callable[[Iterable[str]], list[np.ndarray]], int]:
-    """Return a function from lines to fairseq's numbers, and the dictionary's size."""
+    """Return a function that encodes lines as fairseq's token numbers, and the number of tokens."""
     if vocabulary.suffix != ".model":
         from fairseq.data import Dictionary
 
@@ -83,7 +83,7 @@ def _number(chunk: Chunk, path: Path, vocabulary: Path, modified: int) -> list[n
 
 
 def write_word_dictionary(texts: Sequence[Path], out: Path, workers: int = 1) -> int:
-    """Write the dictionary of text files as fairseq-preprocess does, and return its size."""
+    """Write a dictionary of the words in text files like fairseq-preprocess; return its size."""
     from fairseq.data import Dictionary
 
     dictionary = Dictionary()
@@ -95,7 +95,7 @@ def write_word_dictionary(texts: Sequence[Path], out: Path, workers: int = 1) ->
 
 
 def count_words(texts: Sequence[Path], workers: int = 1) -> Counter[str]:
-    """Return the frequency of each word between spaces in text files."""
+    """Return the number of occurrences of each whitespace-separated word in text files."""
     counts: Counter[str] = Counter()
     for text in texts:
         for words in map_in_order(partial(_count_words, path=text), chunks([text]), workers):
@@ -109,17 +109,17 @@ def _count_words(chunk: Chunk, path: Path) -> Counter[str]:
 
 @functools.lru_cache(maxsize=16)
 def unigram_nll(data: Path, target: str | None, symbols: int) -> float | None:
-    """Return the bits per token of a unigram model, or None if there is no data.
+    """Return the cross-entropy of a unigram model in bits per token, or None if data are missing.
 
-    The result is the cross-entropy of the validation set's target side under the training set's
-    frequencies, with add-one smoothing over all V symbols:
+    The model has the token frequencies of the training set, with add-one smoothing over all V
+    symbols. Its cross-entropy is measured on the target side of the validation set:
 
         H = - sum_v valid(v) / |valid| * log2((train(v) + 1) / (|train| + V))
 
     Args:
         data: data folder of one pair or one language.
-        target: language of the target side; None for a language model.
-        symbols: V, including special symbols.
+        target: code of the target language; None for a folder of one language.
+        symbols: V, the size of the dictionary, including special symbols.
     """
     from fairseq.data.indexed_dataset import MMapIndexedDataset
 

@@ -1,9 +1,9 @@
-"""Construction of a data folder, from cleaning text and learning subwords to binarised data.
+"""Construction of a data folder: cleaning text, learning subwords and binarising the text.
 
-The text is a list of rows, and the options are the fields of a `Recipe`. The folder is built as
-OUT.part, which is renamed to OUT when it is complete. OUT.part/corpus.json contains the plan and
-the results of finished steps, and becomes the folder's record. The same command resumes a run that
-was killed. Bad input removes OUT.part.
+The input is a `Recipe`, whose fields are the options, and a list of rows, which name text files. A
+folder is built as OUT.part and renamed to OUT when it is complete. Until then, OUT.part/corpus.json
+contains the recipe, the digests of the sources and the results of finished steps, so that the same
+command resumes a build that was killed. If the input is invalid, OUT.part is removed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fairseq_deepnet.tools.corpora.text import (
 
 
 class Row(NamedTuple):
-    """One split's files PREFIX.LANGUAGE[.gz], for a language pair or a single language."""
+    """The text files PREFIX.LANGUAGE[.gz] of one split, in two languages or a single one."""
 
     split: str
     languages: tuple[str, ...]
@@ -47,12 +47,12 @@ class Row(NamedTuple):
         return "-".join(self.languages)
 
     def sides(self) -> list[Path]:
-        """Return each language's raw text; raise FileNotFoundError if a file is missing."""
+        """Return the path of the raw text in each language, or raise FileNotFoundError."""
         return [find_side(self.prefix, language) for language in self.languages]
 
 
 def text_name(recipe: Recipe, row: Row) -> str:
-    """Return the name of a row's text, without the language."""
+    """Return the name of a row's text files in the data folder, without the language suffix."""
     return f"{row.split}.{row.pair}" if recipe.kind == "pairs" else row.split
 
 
@@ -67,7 +67,7 @@ def sources_of(rows: Sequence[Row]) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def claimed(out: Path) -> Iterator[None]:
-    """Lock OUT; raise ValueError if another run is building it."""
+    """Hold the lock of OUT; raise ValueError if another process is building OUT."""
     lock = out.with_name(out.name + ".lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -81,9 +81,9 @@ def claimed(out: Path) -> Iterator[None]:
 
 
 def _read(folder: Path, *keys: str) -> dict[str, Any]:
-    """Return a folder's record, or an empty record if the folder does not exist.
+    """Return a folder's record, or an empty record if the folder is empty or does not exist.
 
-    Raises ValueError for a folder without a record.
+    Raises ValueError if the record is damaged, or the folder contains files but no record.
     """
     record = folder / "corpus.json"
     if record.is_file():
@@ -94,9 +94,9 @@ def _read(folder: Path, *keys: str) -> dict[str, Any]:
 
 
 def is_complete(out: Path, recipe: Recipe, sources: Mapping[str, Any] | None = None) -> bool:
-    """Return True if OUT was built with this recipe and, unless None, from these sources.
+    """Return True if OUT was built with this recipe (and from these sources, unless None).
 
-    Raises ValueError if OUT was built from other text or settings.
+    Raises ValueError if OUT was built from other text or with other settings.
     """
     record = _read(out, "recipe", "sources")
     if not record:
@@ -130,14 +130,14 @@ def build(
     workers: int,
     force: bool = False,
 ) -> None:
-    """Build OUT unless it is complete. The caller holds its lock.
+    """Build OUT unless it is complete. The caller must hold the lock of OUT (see `claimed`).
 
-    Raises ValueError for bad text, and, unless `force`, if OUT was built from other text or
-    settings.
+    Raises ValueError if the text is invalid, or if OUT was built from other text or with other
+    settings and `force` is False.
 
     Args:
-        sources: files that identify the text, by name.
-        unpack: returns the rows of text, which it may write to a folder.
+        sources: files whose digests identify the text, by name.
+        unpack: function that takes a folder, unpacks text into it if necessary, and returns rows.
     """
     part = out.with_name(out.name + ".part")
     if not force or not (out / "corpus.json").is_file():  # `force` replaces a damaged record
@@ -173,9 +173,9 @@ def build(
 
 
 class _Cleaned(NamedTuple):
-    """Lines read, remaining pairs, and counts of dropped pairs, after cleaning a chunk.
+    """Result of cleaning a chunk: lines read, remaining pairs, and dropped pairs by reason.
 
-    A pair contains both sides of its text and, in Moses folders, of its tokens and subwords.
+    A pair contains both sides of the text and, in Moses folders, also of the tokens and subwords.
     """
 
     read: int
@@ -184,7 +184,7 @@ class _Cleaned(NamedTuple):
 
 
 class _Pipeline:
-    """Steps from text to a data folder in PART; PART/corpus.json stores their results."""
+    """Steps that build a data folder in PART from text; PART/corpus.json stores their results."""
 
     def __init__(
         self, recipe: Recipe, rows: Sequence[Row], part: Path, workers: int, state: dict[str, Any]
@@ -196,12 +196,12 @@ class _Pipeline:
         trained = [row for row in rows if row.split == "train"]
         self.held_out = {r: r._replace(split="valid") for r in trained if r.languages not in valid}
         if recipe.kind != "pairs" and bool(self.held_out) != bool(recipe.hold_out):
-            raise ValueError("validation text is needed once: set either VALID or HOLD_OUT")
+            raise ValueError("set exactly one source of validation text: either VALID or HOLD_OUT")
         pairs = ([self.held_out[row], row] if row in self.held_out else [row] for row in rows)
         self.all_rows = [row for pair in pairs for row in pair]
 
     def step(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the recorded result of a finished step, or run the step."""
+        """Run a step and record its result, unless it is finished; return the result."""
         results = self.state["done"]
         if name not in results:
             say(name)
@@ -237,7 +237,7 @@ class _Pipeline:
         folders: Sequence[str],
         targets: Sequence[Row],
     ) -> tuple[_Cleaned, list[int]]:
-        """Write the pairs that `work` returns for each chunk, and count the lines of each target.
+        """Clean each chunk with `work`, write the remaining pairs, and count them by target.
 
         The second target, if any, receives the held-out pairs.
         """
@@ -269,7 +269,7 @@ class _Pipeline:
         return _Cleaned(read, [], dropped), remaining
 
     def _clean(self, row: Row) -> dict[str, Any]:
-        """Write a row's text (and Moses tokens), and return counts by name."""
+        """Write a row's clean text (and Moses tokens); return line counts by the text's name."""
         recipe, sides = self.recipe, row.sides()
         work = partial(_clean_chunk, paths=sides, row=row, recipe=recipe)
         folders = ["text", "tokenised"] if recipe.kind == "moses" else ["text"]
@@ -290,10 +290,10 @@ class _Pipeline:
         ]
 
     def _is_held_out(self, index: int) -> bool:
-        """Return True if the training pair with this index is validation text.
+        """Return True if the training pair with this index is held out for validation.
 
-        fairseq validates every language pair that it trains. For language pairs without validation
-        text (five in OPUS-100), every 1,000th sentence pair is held out, at most 100.
+        fairseq needs validation text for every language pair that it trains. In a language pair
+        without any (OPUS-100 has five), every 1,000th sentence pair is held out, up to 100.
         """
         if self.recipe.kind == "pairs":
             return index % 1000 == 0 and index < 100_000
@@ -338,12 +338,12 @@ class _Pipeline:
         return {}
 
     def _sample(self, languages: Sequence[str], count: int, total: int) -> Iterator[str]:
-        """Return `count` of the `total` lines of training text in these languages."""
+        """Return `count` evenly spaced lines of the `total` training lines in these languages."""
         texts = map(read_lines, self._train_files("text", languages))
         return subwords.spread(chain.from_iterable(texts), count, total)
 
     def _learn_model(self, name: str, languages: Sequence[str], text: Iterable[str]) -> None:
-        """Train one sentencepiece model and write its dictionaries."""
+        """Train a sentencepiece model, and write its fairseq dictionaries."""
         subwords.train_model(text, self.part / name, self.recipe)
         model = subwords.load_model(self.part / f"{name}.model")
         names = [f"dict.{code}.txt" for code in languages]
@@ -351,7 +351,7 @@ class _Pipeline:
             subwords.write_dictionary(model, self.part / dictionary)
 
     def _encode(self, row: Row, cleaned: Mapping[str, Any]) -> dict[str, Any]:
-        """Write a Moses row's subwords, and the text and tokens of the remaining pairs."""
+        """Write a Moses row's subwords, with the text and the tokens of the pairs that are kept."""
         is_limited = self.recipe.follows == "wmt14" and row.split in ("train", "valid")
         forms = self._texts(row, ["text", "tokenised"])
         limits = self.recipe if is_limited else None
@@ -362,7 +362,7 @@ class _Pipeline:
         return {row.split: {**cleaned, "kept": lines, "dropped": dict(dropped)}}
 
     def _write_dictionaries(self) -> dict[str, Any]:
-        """Write fairseq's dictionaries of the subwords in the training text."""
+        """Write a fairseq dictionary of each language's training subwords; return their sizes."""
         recipe, sizes = self.recipe, {}
         for language in self.languages:
             path = self.part / f"dict.{language}.txt"
@@ -390,7 +390,7 @@ class _Pipeline:
     def _record(
         self, cleaning: dict[str, Any], learnt: dict[str, Any], counts: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return the folder's record, which `DataFolder` reads."""
+        """Return the record that `DataFolder` reads; for many pairs, also write languages.txt."""
         recipe = self.recipe
         record: dict[str, Any] = {"subwords": recipe.subwords, "vocab_size": recipe.vocab_size}
         lines: dict[str, Any] = {row.split: {} for row in self.all_rows}
@@ -422,10 +422,10 @@ class _Pipeline:
 
 
 def _clean_chunk(chunk: Chunk, paths: Sequence[Path], row: Row, recipe: Recipe) -> _Cleaned:
-    """Clean a chunk of training text, or check a chunk of valid or test text.
+    """Clean a chunk of training text, or select the lines of a chunk of valid or test text.
 
-    Valid and test keep all lines, except blank lines in text of one language, where there is
-    nothing to predict.
+    The valid and test splits keep all lines, except that text of one language loses its blank
+    lines, in which there is nothing to predict.
     """
     dropped: Counter[str] = Counter()
     pairs = []
@@ -454,7 +454,7 @@ def _clean_chunk(chunk: Chunk, paths: Sequence[Path], row: Row, recipe: Recipe) 
 def _encode_chunk(
     chunk: Chunk, paths: Sequence[Path], codes: Path, limits: Recipe | None
 ) -> _Cleaned:
-    """Encode the tokens of a chunk, and drop pairs whose subwords exceed the limits."""
+    """Encode the tokens of a chunk as subwords, and drop pairs that exceed the limits."""
     dropped: Counter[str] = Counter()
     pairs = []
     for forms in chunk.decode(paths):
@@ -474,5 +474,5 @@ def folder_digests(folder: Path) -> dict[str, str | None]:
 
 
 def _digests(files: Mapping[str, Path]) -> dict[str, str | None]:
-    with ThreadPoolExecutor() as pool:  # hashing releases Python's lock
+    with ThreadPoolExecutor() as pool:  # hashing releases the GIL
         return dict(zip(files, pool.map(sha256, files.values()), strict=True))

@@ -1,7 +1,7 @@
 """Resumable downloads of corpora from several addresses, with verified sizes and checksums.
 
-A file is named FILE.part until its size and checksum equal the published values (published.yaml
-names their sources). Other files must be complete, and gzip files readable to their end.
+A download is named FILE.part until it is verified: its size and checksum must equal the published
+values, if any (published.yaml names their sources), and gzip files must be readable to their end.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tqdm import tqdm
 from fairseq_deepnet.files import ROOT, locked, put_in_place
 from fairseq_deepnet.tools.corpora.published import CORPORA, File
 
-TRIES: Final = 5  # of each address
-PAUSE: Final = 2.0  # seconds before the second try, twice as many before the third, and so on
+TRIES: Final = 5  # tries per address
+PAUSE: Final = 2.0  # seconds before each second try; 2 * PAUSE before each third, and so on
 _GZIP: Final = (".gz", ".tgz")
 
 
 def verify(file: File, path: Path) -> None:
-    """Raise ValueError if the content of `path` is not the published file, or is incomplete."""
+    """Raise ValueError if the file at `path` is incomplete or differs from the published file."""
     size = path.stat().st_size
     if size == 0:
         raise ValueError("it is empty")
@@ -56,7 +56,7 @@ def verify(file: File, path: Path) -> None:
 
 
 def _transfer(url: str, file: File, part: BinaryIO) -> None:
-    """Fill `part` from a URL; resume after its last byte if the complete file can be verified."""
+    """Download a URL to `part`; continue a partial download if the result can be verified."""
     begun = part.seek(0, os.SEEK_END)
     headers = {"User-Agent": "fairseq_deepnet", "Accept-Encoding": "identity"}
     if begun and (file.name.endswith(_GZIP) or file.sha256 or file.md5):
@@ -83,7 +83,7 @@ def _transfer(url: str, file: File, part: BinaryIO) -> None:
 def _obtain(corpus: str, file: File, folder: Path) -> Path:
     """Return the path of a verified file; download it if it does not exist.
 
-    Raises ValueError with the cause for each address.
+    Raises ValueError if the existing file is invalid, or no address provides a valid file.
     """
     path, part_path = folder / file.name, folder / f"{file.name}.part"
     if path.is_file():
@@ -115,7 +115,7 @@ def _obtain(corpus: str, file: File, folder: Path) -> Path:
 
 
 def fetch(corpus: str, folder: Path, languages: Sequence[str] = ()) -> list[Path]:
-    """Download a corpus, or its files of some languages, and return their paths.
+    """Download a corpus, or only its files for certain languages; return the paths of the files.
 
     Raises ValueError that names every file that could not be downloaded.
     """
@@ -158,7 +158,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Download, and print the paths."""
+    """Download a corpus, and print the paths of its files."""
     folder = args.out or ROOT / "data" / "downloads" / args.corpus
     print(*fetch(args.corpus, folder, args.languages), sep="\n")
     return 0

@@ -1,7 +1,7 @@
-"""Reader of a data folder's record, files and subwords.
+"""Access to the record, the files and the subwords of a data folder.
 
-A folder contains one language pair, many pairs with one dictionary and language tokens, or text of
-one language. data/README.md shows the layouts.
+A folder contains one language pair, many pairs that share a dictionary and have language tokens,
+or text in one language. data/README.md shows the layouts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairseq_deepnet.tools.corpora import moses
 from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, load_model
 
 MULTILINGUAL_TASK = "translation_multi_simple_epoch"
-"""fairseq's task for folders of many pairs, which adds language tokens and samples pairs."""
+"""fairseq's task for folders of many pairs. The task adds language tokens and samples pairs."""
 
 MONOLINGUAL_TASKS = ("language_modeling", "masked_lm")
 """fairseq's tasks for folders of one language."""
@@ -29,20 +29,20 @@ SPM_HELP = (
 )
 
 _LANGUAGE = re.compile(r"[^\W_][\w.@-]*")
-"""Pattern of a language code, which becomes part of file names and command lines."""
+"""Pattern of language codes, as these become part of file names and command lines."""
 _REMEDY = "copy it again, or build the folder again"
 _load = functools.lru_cache(maxsize=8)(load_model)
 
 
 class Direction(NamedTuple):
-    """Source and target language."""
+    """A translation direction: source and target language."""
 
     source: str
     target: str
 
     @classmethod
     def parse(cls, name: str) -> Direction:
-        """Parse "de-en"; raise ValueError unless it names two different languages."""
+        """Parse a name such as "de-en"; raise ValueError unless it has two different languages."""
         source, dash, target = name.partition("-")
         if not (source and dash and target) or "-" in target or source == target:
             raise ValueError(f"{name!r} is not a direction such as de-en")
@@ -50,7 +50,7 @@ class Direction(NamedTuple):
 
     @property
     def pair(self) -> str:
-        """Return the name that both directions share in a folder of many pairs."""
+        """Return the name of the language pair, which is the same for both directions."""
         return "-".join(sorted(self))
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class DataFolder:
 
     @classmethod
     def open(cls, path: Path) -> DataFolder:
-        """Read a folder's record; raise FileNotFoundError if there is none."""
+        """Open a folder and read its record; raise FileNotFoundError if it has none."""
         manifest = path / "corpus.json"
         if not manifest.is_file():
             raise FileNotFoundError(
@@ -89,28 +89,28 @@ class DataFolder:
         return folder
 
     def refuse_changed(self, names: Iterable[str]) -> None:
-        """Raise ValueError for the first named file that has changed since preprocessing."""
+        """Raise ValueError if one of these files has changed since preprocessing."""
         refuse_changed(self.path, self.record.get("files"), names, self.path / "corpus.json")
 
     def model_files(self) -> list[str]:
-        """Return the names of the files that a trained model depends on."""
+        """Return the names of the subword and dictionary files on which a trained model depends."""
         starts = ("bpe.codes", "dict.", "languages.txt", "spm.")
         names = self.record.get("files") or ()
         return sorted(n for n in names if n.startswith(starts) and not n.endswith(".vocab"))
 
     @property
     def is_multilingual(self) -> bool:
-        """Return True if pairs have language tokens."""
+        """Return True if the folder contains many language pairs, with language tokens."""
         return "directions" in self.record
 
     @property
     def is_monolingual(self) -> bool:
-        """Return True for monolingual (language-model) data."""
+        """Return True if the folder contains text in one language, for language models."""
         return "language" in self.record
 
     @property
     def languages(self) -> list[str]:
-        """Return all languages, in the order of their tokens if there are many pairs."""
+        """Return all languages; in a folder of many pairs, in the order of the language tokens."""
         if self.is_multilingual:
             return list(self.record["languages"])
         if self.is_monolingual:
@@ -118,7 +118,7 @@ class DataFolder:
         return [self.record["source"], self.record["target"]]
 
     def directions(self, split: str) -> list[Direction]:
-        """Return the directions of a split, or an empty list if there is no such split."""
+        """Return the translation directions of a split, or an empty list if there are none."""
         if self.is_monolingual:
             return []
         if self.is_multilingual:
@@ -128,13 +128,13 @@ class DataFolder:
         return [direction] if exists else []
 
     def text(self, split: str, direction: Direction, language: str) -> Path:
-        """Return the path of one side's raw text."""
+        """Return the path of a direction's raw text in one of its languages."""
         name = f"{split}.{direction.pair}" if self.is_multilingual else split
         return self.path / "text" / f"{name}.{language}"
 
     @property
     def is_moses(self) -> bool:
-        """Return True if subwords are byte-pair codes of Moses tokens."""
+        """Return True if the subwords are byte-pair encoded Moses tokens."""
         return self.record.get("tokenisation") == "moses"
 
     @property
@@ -143,16 +143,16 @@ class DataFolder:
         return bool(self.record.get("lowercase", False))
 
     def tokenised(self, split: str, language: str) -> Path:
-        """Return the path of one side's Moses tokens."""
+        """Return the path of a split's Moses tokens in one language."""
         return self.path / "tokenised" / f"{split}.{language}"
 
     def binarised_source(self, split: str) -> list[Path]:
-        """Return fairseq's .bin and .idx files of a split's source side, for one pair."""
+        """Return the paths of a split's binarised source side (.bin, .idx) in a one-pair folder."""
         source, target = self.languages
         return [self.path / f"{split}.{source}-{target}.{source}.{end}" for end in ("bin", "idx")]
 
     def subwords(self, split: str) -> list[str]:
-        """Return a split's source-side subwords from fairseq's files, for one pair."""
+        """Return a split's source side as subwords, from a one-pair folder's binarised data."""
         from fairseq.data import Dictionary, data_utils  # loads torch
 
         words = Dictionary.load(str(self.path / f"dict.{self.languages[0]}.txt"))
@@ -180,10 +180,10 @@ class DataFolder:
     def task_options(self, pairs: str = "") -> dict[str, str]:
         """Return the options of fairseq's task for this folder, by name.
 
-        Raises ValueError for a direction without training text.
+        Raises ValueError if a direction has no training text.
 
         Args:
-            pairs: directions to train if there are many, such as "de-en,en-de"; all if empty.
+            pairs: directions to train in a folder of many pairs ("de-en,en-de"); all if empty.
         """
         if self.is_monolingual:
             return {}
@@ -199,14 +199,14 @@ class DataFolder:
             **dict.fromkeys(("source-dict", "target-dict"), dictionary),
             "lang-dict": str((self.path / "languages.txt").resolve()),
             "lang-pairs": ",".join(map(str, chosen)),
-            # otherwise an epoch of temperature sampling is up to 1.5 times the data
+            # otherwise temperature sampling makes an epoch up to 1.5 times as long as the data
             "virtual-data-size": str(sum(lines[direction.pair] for direction in chosen)),
         }
 
 
 @dataclasses.dataclass(frozen=True)
 class BareFolder(DataFolder):
-    """A data folder of one language pair, written by fairseq-preprocess and without a record.
+    """A data folder of one language pair that fairseq-preprocess wrote, and that has no record.
 
     Args:
         spm: sentencepiece model of both languages; None if the text is already tokenised.
@@ -219,7 +219,7 @@ class BareFolder(DataFolder):
 
     @classmethod
     def of_tokens(cls, folder: DataFolder) -> BareFolder:
-        """Return a view of a folder of one pair whose text is treated as subwords."""
+        """Return a view of a one-pair folder that treats text as already split into subwords."""
         source, target = folder.languages
         return cls(folder.path, {"source": source, "target": target})
 

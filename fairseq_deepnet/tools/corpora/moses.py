@@ -1,7 +1,7 @@
-"""Moses tokens and byte-pair codes.
+"""Moses tokenisation and byte-pair encoding.
 
-sacremoses splits text like Moses' tokenizer.perl, with its escapes (`&apos;`, `&#91;`).
-subword-nmt splits tokens into subwords, joined by `@@ `. The extra "moses" installs both.
+sacremoses tokenises text like Moses' tokenizer.perl, including escapes such as `&apos;`.
+subword-nmt splits tokens into subwords, separated by `@@ `. The extra "moses" installs both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FINAL_STOP = re.compile(r"(?<=[^\s.])\.$")
 
 
 def _extra(module: str) -> Any:
-    """Import a module of the extra "moses"; raise ValueError if it is not installed."""
+    """Import a module that the extra "moses" installs; raise ValueError if it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -38,15 +38,15 @@ def _extra(module: str) -> Any:
 
 @cache
 def _tool(kind: str, language: str, **options: bool) -> Any:
-    """Return a sacremoses tool for a language, loaded once per process."""
+    """Return a sacremoses tool for a language; each tool is loaded once per process."""
     return getattr(_extra("sacremoses"), kind)(lang=language, **options)
 
 
 def tokenise(line: str, language: str, recipe: Recipe, train: bool = True) -> str:
     """Return the tokens of a line, separated by single spaces.
 
-    As in fairseq's recipes, punctuation is normalised only in training text, and apostrophes are
-    replaced only in valid and test.
+    As in fairseq's recipes, punctuation is normalised only in training text, and U+2019 is replaced
+    with a plain apostrophe only in the valid and test splits.
     """
     is_wmt = recipe.follows == "wmt14"
     if recipe.follows and not train:
@@ -63,17 +63,17 @@ def tokenise(line: str, language: str, recipe: Recipe, train: bool = True) -> st
 
 
 def detokenise(line: str, language: str) -> str:
-    """Join a line of tokens to text, as detokenizer.perl does."""
+    """Convert a line of tokens to text, as Moses' detokenizer.perl does."""
     return str(_tool("MosesDetokenizer", language).detokenize(line.split(), return_str=True))
 
 
 def remove_bpe(line: str) -> str:
-    """Join subwords to tokens, as `fairseq-generate --remove-bpe` does."""
+    """Join the subwords of a line to tokens, as `fairseq-generate --remove-bpe` does."""
     return f"{line} ".replace(f"{JOINER} ", "").rstrip()
 
 
 def why_dropped(source: str, target: str, recipe: Recipe) -> str | None:
-    """Return why clean-corpus-n.perl would drop a pair of token lines, or None."""
+    """Return the reason why clean-corpus-n.perl would drop a pair of tokenised lines, or None."""
     sides = source.split(), target.split()
     counts = sorted(len(side) for side in sides)
     if counts[0] == 0:
@@ -88,10 +88,10 @@ def why_dropped(source: str, target: str, recipe: Recipe) -> str | None:
 
 
 def learn_codes(words: dict[str, int], merges: int, out: Path) -> int:
-    """Learn byte-pair codes from words and their counts, write OUT, and return their number.
+    """Learn byte-pair codes from word counts, write them to `out`, and return how many there are.
 
-    The codes equal those of subword-nmt's learn_bpe.py on text with these words. There are fewer
-    than `merges` codes if no remaining pair of symbols occurs twice.
+    subword-nmt's learn_bpe.py would learn the same codes from text with these counts. There are
+    fewer than `merges` codes if no remaining pair of symbols occurs at least twice.
     """
     learner = _extra("subword_nmt.learn_bpe")
     learner.tqdm = iter  # its progress bar would fill the log
@@ -109,7 +109,7 @@ def _load_codes(path: Path, modified: int) -> Any:
 
 
 def encode_lines(lines: Iterable[str], codes: Path) -> list[str]:
-    """Split lines of tokens into subwords."""
+    """Split the tokens of each line into subwords."""
     bpe = _load_codes(codes, codes.stat().st_mtime_ns)
     if len(bpe.cache) > _CACHED_WORDS:
         bpe.cache.clear()

@@ -36,16 +36,16 @@ HELP: Final = {
     "merges": "number of byte-pair codes",
     "hold_out": "N: use every Nth training pair for validation (0: none)",
 }
-"""Help texts of a recipe's options."""
+"""Field of `Recipe` -> help text of its option."""
 _TEXT: Final = ["src", "tgt", "lang_code", "languages", "raw", "train", "valid", "test", "table"]
 _CODE: Final = "[A-Za-z][A-Za-z0-9_]*"
 _LINE: Final = re.compile(rf"(train|valid\d*|test\d*)\t({_CODE})\t(?!\2\t)({_CODE})\t(.+)")
 
 
 def read_table(path: Path) -> list[Row]:
-    """Return the rows of a table of pairs.
+    """Read a table that lists the text files of many language pairs, and return its rows.
 
-    Raises ValueError for a bad line, and for a language without training text.
+    Raises ValueError if a line is invalid, or a language has no training text.
     """
     rows: dict[tuple[str, tuple[str, ...]], Row] = {}
     for number, line in enumerate(read_lines(path), start=1):
@@ -104,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def read_recipe(args: argparse.Namespace) -> Recipe:
     """Return the recipe that the options describe.
 
-    Raises ValueError for bad values and for options without effect.
+    Raises ValueError for invalid values, and for options that have no effect on the recipe.
     """
     folder, recipe = FOLDERS[args.recipe], FOLDERS[args.recipe].recipe
     files = {"raw"} if folder.rows else {"train", "valid", "test"}
@@ -159,7 +159,7 @@ def _own_rows(args: argparse.Namespace, recipe: Recipe) -> list[Row]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build a data folder."""
+    """Build a data folder, or only print its recipe."""
     folder, recipe = FOLDERS[args.recipe], read_recipe(args)
     out = args.out or ROOT / "data" / folder.out.format(*recipe.languages.split())
     rows = [] if folder.rows else _own_rows(args, recipe)
@@ -188,7 +188,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sources(raw: Path, languages: Sequence[str]) -> dict[str, Path]:
-    """Return the archives and texts in a folder by name, or the single archive `raw`."""
+    """Return the archives and text files in the folder `raw` by name, or `raw` if it is a file."""
     if not raw.exists():
         raise ValueError(f"there is no archive or folder {raw}: set RAW (--raw)")
     endings = {*languages, "en", "tgz", "tar"}

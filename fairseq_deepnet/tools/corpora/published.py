@@ -1,4 +1,4 @@
-"""Data folders and corpora in published.yaml, and readers of the corpora's text."""
+"""Definitions of data folders and corpora from published.yaml, and readers of published text."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Files = Iterator[tuple[tarfile.TarInfo, BinaryIO]]
 
 @contextmanager
 def opened(path: Path) -> Iterator[Files]:
-    """Open a tar archive and yield its files, each with its content.
+    """Open a tar archive, and yield an iterator over its files and streams of their content.
 
-    Each content must be read before the next file. Links and devices are skipped. Raises ValueError
-    for a damaged archive.
+    A stream must be read before the next file is requested. Links and devices are skipped. Raises
+    ValueError if the archive is damaged.
     """
     try:
         with tarfile.open(path) as tar:
@@ -60,7 +60,7 @@ def _write(content: BinaryIO, path: Path) -> None:
 
 
 def _extract(archive: Path, paths: Mapping[str, Path]) -> None:
-    """Write members of an archive to `paths`; raise ValueError if a member is missing."""
+    """Extract members of an archive to `paths`, by name; raise ValueError if one is missing."""
     missing = dict(paths)
     with opened(archive) as files:
         for member, content in files:
@@ -88,14 +88,14 @@ class File:
 
 
 class Corpus(NamedTuple):
-    """Files of a corpus, and the `parts` to download instead if languages are chosen."""
+    """A corpus: its files, and the `parts` to download instead if languages are selected."""
 
     what: str
     files: tuple[File, ...]
     parts: tuple[File, ...] = ()
 
     def select(self, languages: Iterable[str] = ()) -> tuple[File, ...]:
-        """Return all files, or only the parts for these languages."""
+        """Return the parts for certain languages, or all files if no language is given."""
         chosen = set(languages)
         if not chosen:
             return self.files
@@ -116,7 +116,7 @@ _OPENING: Final = re.compile(r"<seg\b", re.I)
 def read_segments(*sides: Path) -> list[Iterable[str]]:
     """Return the text of the segments on both sides of a test set.
 
-    Raises ValueError for a damaged file, and if the sides have different segments.
+    Raises ValueError if a file is damaged, or the sides have different segments.
     """
     texts: list[Iterable[str]] = []
     numbers = []
@@ -148,7 +148,7 @@ _KEPT_TAGS = re.compile(r"</?(?:title|description)>")
 
 
 def read_talks(*sides: Path) -> list[Iterable[str]]:
-    """Return the titles, descriptions and sentences of both sides of train.tags.
+    """Return the titles, descriptions and sentences in both of IWSLT's train.tags files.
 
     As in fairseq's recipe, entities such as &amp; are not resolved.
     """
@@ -166,7 +166,7 @@ def _read_plain(*sides: Path) -> list[Iterable[str]]:
 
 
 def _archive_rows(corpus: str, recipe: Recipe, raw: Path, place: Path) -> list[Row]:
-    """Concatenate the parts of each split in PLACE/SPLIT.LANGUAGE, unless PLACE exists."""
+    """Return a row for each split; unless PLACE exists, first write PLACE/SPLIT.LANGUAGE."""
     parts = _DATA["parts"][corpus]
     if not place.is_dir():
         with whole_folder(place) as folder:
@@ -180,7 +180,7 @@ def _archive_rows(corpus: str, recipe: Recipe, raw: Path, place: Path) -> list[R
 def _unpack(
     parts: Sequence[dict[str, Any]], languages: Sequence[str], raw: Path, folder: Path
 ) -> None:
-    """Write the text of all parts from the archives in `raw`."""
+    """Extract all parts from the archives in `raw`, and append each to its split in `folder`."""
     members: dict[Path, dict[str, Path]] = defaultdict(dict)
     texts = [[folder / f"{part['name']}.{code}.raw" for code in languages] for part in parts]
     for part, files in zip(parts, texts, strict=True):
@@ -188,7 +188,7 @@ def _unpack(
         members[archive] |= dict(zip(part["members"], files, strict=True))
     if missing := [str(path) for path in members if not path.is_file()]:
         raise FileNotFoundError(f"there is no {missing[0]}; without RAW it is downloaded")
-    with ThreadPoolExecutor() as pool:  # unpacking releases Python's lock
+    with ThreadPoolExecutor() as pool:  # unpacking releases the GIL
         list(pool.map(_extract, members.keys(), members.values()))
     for part, files in zip(parts, texts, strict=True):
         for language, side in zip(languages, _FORMATS[part["format"]](*files), strict=True):
@@ -228,10 +228,10 @@ _OPUS_FILE: Final = re.compile(
 
 
 def _opus100_file(path: str, languages: Sequence[str]) -> re.Match[str] | None:
-    """Return the match of an OPUS-100 file name, or None if the file is not selected.
+    """Match the path of an OPUS-100 file; return None if the file is not selected.
 
-    A pair is selected if `languages` is empty or contains both languages other than English.
-    Zero-shot pairs have only a test set.
+    A pair is selected if `languages` is empty or contains each of its languages except English. Of
+    zero-shot pairs, only test sets are selected.
     """
     match = _OPUS_FILE.fullmatch(path)
     if not match or match["a"] == match["b"]:
@@ -275,12 +275,12 @@ def _opus100_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
 
 
 class Folder(NamedTuple):
-    """A kind of data folder; see published.yaml.
+    """A data folder that `deepnet preprocess` can build, as defined in published.yaml.
 
     Attributes:
         rows: function of (recipe, raw, place) that unpacks `raw` to `place` and returns the rows;
             None for the user's own text.
-        choices: languages to choose from; without English if each pair includes it.
+        choices: languages that can be selected; English is not listed if every pair includes it.
     """
 
     what: str
@@ -291,7 +291,7 @@ class Folder(NamedTuple):
     corpus: str = ""
 
     def check(self, recipe: Recipe) -> None:
-        """Raise ValueError for languages that the corpus lacks."""
+        """Raise ValueError unless the recipe's languages can be selected from this corpus."""
         codes = recipe.languages.split()
         rule = f"choose different ones of {' '.join(self.choices)}"
         if len(set(codes)) == len(codes) and set(codes) <= set(self.choices):
@@ -323,7 +323,7 @@ FOLDERS: Final = {
     )
     for name, entry in _DATA["folders"].items()
 }
-"""Data folders of `deepnet preprocess`."""
+"""Name of a recipe of `deepnet preprocess` -> its data folder."""
 SAMPLE: Final = RESOURCES / "data" / "sample" / "sample.tar.bz2"
 
 
@@ -344,4 +344,4 @@ CORPORA: Final = {
     )
     for name, entry in _DATA["corpora"].items()
 }
-"""Corpora of `deepnet download`."""
+"""Name of a corpus of `deepnet download` -> its files."""

@@ -1,7 +1,7 @@
-"""Sentencepiece models, their encoding and decoding of text, and their fairseq dictionaries.
+"""Training and use of sentencepiece models, and fairseq dictionaries of their pieces.
 
-The dictionary follows the model's vocabulary: piece i of sentencepiece (where <unk>, <s> and </s>
-are 0, 1 and 2) is symbol i + 1 of fairseq (where <s>, <pad>, </s> and <unk> are 0 to 3).
+A dictionary lists the pieces in the model's order: piece i of sentencepiece, after <unk>, <s> and
+</s> (0 to 2), is symbol i + 1 of fairseq, after <s>, <pad>, </s> and <unk> (0 to 3).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ FAIRSEQ_SPECIALS = frozenset({"<s>", "<pad>", "</s>", UNKNOWN})
 
 
 def allot(lines: dict[str, int], budget: int, temperature: float) -> dict[str, int]:
-    """Return the number of lines of each language for training the subword model.
+    """Return how many lines of each language are used to train the subword model.
 
-    A language with n lines gets a share of `budget` proportional to n^(1/temperature), at most n;
-    the other languages share the rest. A temperature of 1 keeps the proportions of the text.
+    A language with n lines gets a share of `budget` proportional to n^(1/temperature), but at most
+    n lines; other languages share the excess. A temperature of 1 keeps the text's proportions.
     """
     shares: dict[str, int] = {}
     waiting = {language: count ** (1 / temperature) for language, count in lines.items()}
@@ -48,18 +48,18 @@ def allot(lines: dict[str, int], budget: int, temperature: float) -> dict[str, i
 
 
 def spread(lines: Iterable[str], count: int, total: int) -> Iterator[str]:
-    """Yield `count` of `total` lines, evenly spread."""
+    """Yield `count` of the `total` lines, at even intervals."""
     for number, line in enumerate(lines):
         if (number + 1) * count // total > number * count // total:
             yield line
 
 
 def train_model(text: Iterable[str], prefix: Path, recipe: Recipe) -> None:
-    """Train a model on lines of text, and write PREFIX.model and PREFIX.vocab.
+    """Train a sentencepiece model on lines of text, and write PREFIX.model and PREFIX.vocab.
 
-    The result depends only on the text and the recipe if the text has at most `recipe.sample` lines
-    (sentencepiece's own sample differs between processes). Raises ValueError if the text is too
-    small or has too many characters for the vocabulary size.
+    If the text has at most `recipe.sample` lines, the model depends only on the text and the
+    recipe; from longer text, sentencepiece draws a sample that differs between processes. Raises
+    ValueError if the text is too small or has too many different characters for the vocabulary.
     """
     model = io.BytesIO()  # a model that sentencepiece writes to a file contains the file's path
     lines = map(normalise, text)
@@ -74,11 +74,11 @@ def train_model(text: Iterable[str], prefix: Path, recipe: Recipe) -> None:
             input_sentence_size=recipe.sample,
             shuffle_input_sentence=True,
             max_sentence_length=16_384,
-            num_threads=16,  # the result of unigram training depends on it
+            num_threads=16,  # the result of unigram training depends on this number
             minloglevel=2,
         )
     except RuntimeError as error:
-        # its messages name the largest and the smallest vocabulary, after a place in its source
+        # the message begins with a line of source code, and states the possible vocabulary size
         reason = " ".join(str(error).split()).rpartition("] ")[2]
         raise ValueError(
             f"sentencepiece cannot learn {recipe.vocab_size} subwords (VOCAB_SIZE, --vocab-size):"
@@ -95,9 +95,9 @@ def train_model(text: Iterable[str], prefix: Path, recipe: Recipe) -> None:
 
 
 def load_model(path: Path) -> sentencepiece.SentencePieceProcessor:
-    """Load a trained model.
+    """Load a sentencepiece model.
 
-    Raises FileNotFoundError if there is no file, and ValueError if it is not a model.
+    Raises FileNotFoundError if the file does not exist, and ValueError if it is not a model.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no sentencepiece model at {path}")
@@ -108,7 +108,7 @@ def load_model(path: Path) -> sentencepiece.SentencePieceProcessor:
 
 
 def fairseq_symbols(model: sentencepiece.SentencePieceProcessor) -> list[str]:
-    """Return the pieces that fairseq's dictionary lists, in the order of the model's vocabulary."""
+    """Return the pieces that a fairseq dictionary of the model lists, in the model's order."""
     pieces = [
         model.id_to_piece(index)
         for index in range(model.get_piece_size())
@@ -121,7 +121,7 @@ def fairseq_symbols(model: sentencepiece.SentencePieceProcessor) -> list[str]:
 
 
 def write_dictionary(model: sentencepiece.SentencePieceProcessor, path: Path) -> None:
-    """Write fairseq's dict.LANGUAGE.txt in the model's order, with counts of 1."""
+    """Write a fairseq dictionary of the model's pieces, in the model's order, with counts of 1."""
     write_text(path, "".join(f"{piece} 1\n" for piece in fairseq_symbols(model)))
 
 
@@ -141,5 +141,5 @@ def encode_lines(
 
 
 def decode_line(model: sentencepiece.SentencePieceProcessor, line: str) -> str:
-    """Decode a line of pieces to text, with spaces in place of line ends."""
+    """Decode a line of pieces to text, and replace line ends in the text with spaces."""
     return re.sub("[\r\n]", " ", str(model.decode(line.split())))

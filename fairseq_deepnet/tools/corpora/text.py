@@ -26,8 +26,8 @@ from fairseq_deepnet.ended import end_with_parent
 T = TypeVar("T")
 R = TypeVar("R")
 
-# White space for Python, fairseq and sentencepiece (zero-width space, byte-order mark, and
-# sentencepiece's symbol for a space).
+# Characters that Python, fairseq or sentencepiece treats as white space, including the zero-width
+# space, the byte-order mark and sentencepiece's symbol for a space.
 _SPACES = re.compile("[\\s\\x1c-\\x1f\\x85\\u200b\\ufeff\\u2581]+")
 _CONTROLS = re.compile("[\\x00-\\x08\\x0e-\\x1b\\x7f-\\x84\\x86-\\x9f\\u00ad]")
 # In scripts without spaces, each Han or Kana character counts as a word, and so do up to four
@@ -38,7 +38,7 @@ _WORD = re.compile(f"[{_HAN_KANA}]|[{_THAI_KHMER}]{{1,4}}|[^\\s{_HAN_KANA}{_THAI
 
 
 def find_side(prefix: str | Path, language: str) -> Path:
-    """Return the file PREFIX.LANGUAGE or PREFIX.LANGUAGE.gz.
+    """Return the path of PREFIX.LANGUAGE or PREFIX.LANGUAGE.gz, whichever exists.
 
     Raises FileNotFoundError if neither exists, and ValueError if both exist.
     """
@@ -55,9 +55,9 @@ def find_side(prefix: str | Path, language: str) -> Path:
 
 
 def raw_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, plain or .gz, as bytes with their ends.
+    """Yield the lines of a plain or .gz file as bytes, including line ends.
 
-    Raises ValueError for damaged gzip.
+    Raises ValueError if a .gz file is damaged.
     """
     try:
         with cast(BinaryIO, gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as stream:
@@ -69,8 +69,8 @@ def raw_lines(path: Path) -> Iterator[bytes]:
 def decode(raw: bytes, path: Path, number: int, errors: str = "strict") -> str:
     """Return the text of line `number` (from 1), without its end ("\\n" or "\\r\\n").
 
-    A byte-order mark at the start of the file is removed. Raises ValueError with the file and the
-    line if it is not UTF-8, unless `errors` is "replace".
+    A byte-order mark at the start of the file is removed. Raises ValueError, which names the file
+    and the line, if the line is not UTF-8, unless `errors` is "replace".
     """
     try:
         line = raw.decode("utf-8", errors)
@@ -84,28 +84,28 @@ def decode(raw: bytes, path: Path, number: int, errors: str = "strict") -> str:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file, plain or .gz.
+    """Yield the lines of a UTF-8 file, plain or .gz, without line ends.
 
-    Raises ValueError like `raw_lines` and `decode`.
+    Raises ValueError in the same cases as `raw_lines` and `decode`.
     """
     for number, raw in enumerate(raw_lines(path), start=1):
         yield decode(raw, path, number)
 
 
 class Chunk(NamedTuple):
-    """Consecutive lines of one or more parallel files, as bytes for another process."""
+    """Consecutive lines of one or more parallel files, as bytes to be sent to another process."""
 
     start: int  # number of the first line, from 1
     sides: list[list[bytes]]
 
     def decode(self, paths: Sequence[Path]) -> Iterator[tuple[str, ...]]:
-        """Yield the lines of all sides as text; errors name the path."""
+        """Yield each line as text, as a tuple of all sides; error messages name the path."""
         for number, lines in enumerate(zip(*self.sides, strict=True), self.start):
             yield tuple(decode(raw, path, number) for raw, path in zip(lines, paths, strict=True))
 
 
 def chunks(paths: Sequence[Path], size: int = 10_000) -> Iterator[Chunk]:
-    """Yield `size` lines of every file at a time, which take about a second and a few megabytes.
+    """Yield chunks of `size` lines of every file; 10,000 take about a second and a few megabytes.
 
     Raises ValueError if the files differ in length or are empty.
     """
@@ -149,19 +149,20 @@ def normalise(line: str) -> str:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Options that, besides the text, determine the content of a data folder.
+    """Options that, together with the text, determine the content of a data folder.
 
     `deepnet preprocess --help` explains most of them.
 
     Attributes:
-        kind: pair (sentencepiece), pairs (with language tokens), language, or moses.
-        languages: such as "de en"; empty for the languages of a table, or all of a corpus.
-        max_ratio: maximum ratio of the numbers of words. It is large for raw text, where
-            "Cvičí jógu." translates to "Elle est en train de faire du yoga."
+        kind: "pair" (one pair, sentencepiece), "pairs" (many pairs, with language tokens),
+            "language" (text in one language) or "moses" (one pair, Moses tokens).
+        languages: codes such as "de en"; empty for all languages of a table or a corpus.
+        max_ratio: maximum ratio of the word counts of both sides. The default is large because
+            "Cvičí jógu." can translate to "Elle est en train de faire du yoga."
         follows: the fairseq recipe that a Moses folder follows. "iwslt14" and "wmt14" replace
-            U+2019 with a plain apostrophe in valid and test. "wmt14" also splits at hyphens
-            (`@-@`), normalises the punctuation of training text, and applies the limits to
-            subwords, after pairs are held out.
+            U+2019 with a plain apostrophe in the valid and test splits. "wmt14" also splits at
+            hyphens (`@-@`), normalises the punctuation of training text, and applies the limits to
+            subwords instead of tokens, after pairs have been held out.
     """
 
     kind: str = "pair"
@@ -193,12 +194,12 @@ class Recipe:
 
 
 def count_words(line: str) -> int:
-    """Count the words between spaces, or their equivalent in scripts without spaces."""
+    """Count whitespace-separated words, or their equivalents in scripts without spaces."""
     return len(_WORD.findall(line))
 
 
 def why_dropped(source: str, target: str, recipe: Recipe) -> str | None:
-    """Return why a normalised training pair is dropped, or None."""
+    """Return the reason to drop a normalised training pair, or None to keep it."""
     if is_blank(source) or is_blank(target):
         return "empty"
     shorter, longer = sorted((count_words(source), count_words(target)))
@@ -213,7 +214,7 @@ def map_in_order(function: Callable[[T], R], chunks: Iterable[T], workers: int =
     """Yield `function(chunk)` for every chunk, in order, computed by `workers` processes.
 
     At most 2 x `workers` chunks and results are in memory. A single chunk is processed without
-    starting processes. `function` must be picklable. A worker's first exception is raised.
+    starting processes. `function` must be picklable. The first exception in a worker is raised.
     """
     iterator = iter(chunks)
     first = list(islice(iterator, 2))

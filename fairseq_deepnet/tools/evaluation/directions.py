@@ -1,7 +1,7 @@
-"""Translation and scoring of directions with several processes, and averages of their scores.
+"""Translation and scoring of language directions in several processes, and average scores.
 
-Each process loads the model once and translates parts of directions, so all processes are busy. A
-direction is finished when its JSON file exists. Averages report how many directions they contain.
+Each process loads the model once and translates parts of test sets, so that no process is idle. A
+direction is finished when its JSON file exists. Averages state how many directions they include.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fairseq_deepnet.tools.translation.engines import WINDOW, Engine
 
 ENGLISH: Final = "en"
 SHARES: Final = ("off_target", "off_target_floor")
-"""Keys of the off-target rate of the translations and of the reference, from 0 to 1."""
+"""Keys of the off-target rates (from 0 to 1) of translations and of references."""
 _GROUPS: Final = ("X-En", "En-X", "all supervised", "zero-shot", "all")
 
 
@@ -45,7 +45,7 @@ class Job:
 
     Args:
         record: JSON file to write; the translations are written beside it.
-        folder: data folder of the model. Moses tokens are translated as they were binarised.
+        folder: data folder of the model. For Moses data, its binarised source is translated.
         options: all settings that affect the score, except the texts.
     """
 
@@ -58,7 +58,7 @@ class Job:
 
     @property
     def files(self) -> list[Path]:
-        """The files that affect the score."""
+        """The files whose content affects the score."""
         if not self.folder.is_moses:
             return [self.source, self.reference]
         split = self.options["split"]
@@ -66,11 +66,11 @@ class Job:
         return [self.source, self.reference, tokens, *self.folder.binarised_source(split)]
 
     def request(self) -> dict[str, Any]:
-        """Return the options with the digests of the files."""
+        """Return the options and the digests of the files, which identify the score."""
         return self.options | {"texts": [sha256(file) for file in self.files]}
 
     def read(self) -> dict[str, Any]:
-        """Return this score's record, or an empty dict if a file is missing or out of date."""
+        """Return the score's record, or an empty dict if the score is incomplete or outdated."""
         has_text = self.record.with_suffix(".txt").is_file()
         record = record_of(self.record, self.request(), "remove it to score again")
         return record or {} if has_text else {}
@@ -90,11 +90,11 @@ class Job:
 
 
 _load: Callable[[], Engine]
-"""Loader of this process's model."""
+"""Function that returns this process's model, which it loads when it is first called."""
 
 
 def _start(load: Callable[..., Engine], threads: int, devices: Any) -> None:
-    """Initialise a process, which loads the model onto its device when it is first needed."""
+    """Initialise a worker process and assign a device to it; its first task loads the model."""
     global _load
     import torch
 
@@ -114,10 +114,10 @@ def translate(lines: Sequence[str], direction: Direction) -> tuple[list[str], in
 
 
 def finish(job: Job, facts: dict[str, Any], lines: list[str], cut: int) -> dict[str, Any]:
-    """Score a direction, and write its hypotheses and then its record.
+    """Score a direction, write its hypotheses and then its record, and return the record.
 
     Args:
-        facts: facts about the model and the search, for the record.
+        facts: entries of the record that describe the model and the beam search.
         lines: the engine's output: text, or subwords of Moses tokens.
         cut: number of lines that were too long for the model and were truncated.
     """
@@ -160,12 +160,12 @@ def translate_all(
     """Translate and score jobs; if there are several, report each on standard error.
 
     Args:
-        facts: facts about the model and the search, for the records.
-        load: function that loads the model in each process; `cpu` is True to ignore GPUs.
-        threads: threads per process.
+        facts: entries of all records that describe the model and the beam search.
+        load: function that loads the model; each process calls it, with cpu=True to ignore GPUs.
+        threads: number of CPU threads per process.
         gpus: number of GPUs that the processes share; 0 for the CPU.
     """
-    # a missing tokenizer must not be noticed after hours of translation
+    # detect a missing tokenizer now, not after hours of translation
     for job in jobs:
         target = job.direction.target
         scoring.check_tokenizer(job.options["tokenizer"] or scoring.tokenizer_of(target))
@@ -213,7 +213,7 @@ def summarise(
     """Average the scores of directions, write table.md and summary.json, and return the table.
 
     Args:
-        records: one record per direction, empty without a score; at least one has a score.
+        records: record of each direction, empty if it has no score; at least one has a score.
         trained: directions that are not zero-shot.
     """
     present = [record for record in records.values() if record]
@@ -247,7 +247,7 @@ def summarise(
     text = f"BLEU: {'; '.join(tokenisations)}. *: zero-shot.\n\n{markdown(cells)}"
     if missing:
         text = (
-            f"INCOMPLETE: {len(present)} of {len(records)} directions are scored, without"
+            f"INCOMPLETE: {len(present)} of {len(records)} directions are scored; missing:"
             f" {listed(missing, 12)}. Averages marked with ! lack some of their directions."
             f"\n\n{text}"
         )

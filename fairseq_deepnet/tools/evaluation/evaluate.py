@@ -1,6 +1,6 @@
 """`deepnet evaluate`: translate a test set with fairseq, detokenise it, and score it.
 
-All options of fairseq-generate are available.
+Further options of fairseq-generate can follow `--`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from fairseq_deepnet.tools.translation.engines import Translator
 TOKENS: Final = 4000
 """Default maximum number of source tokens per batch."""
 TOKENS_TIMES_LAYERS: Final = 400_000
-"""Maximum product of the default source tokens per batch and the decoder layers.
+"""Maximum product of the default batch size in source tokens and the number of decoder layers.
 
-Keys and values then take at most 33 GB in fp32 at width 1024 and beam 5.
+The cached keys and values then take at most 33 GB in fp32 at width 1024 and beam 5.
 """
 _SET_HERE: Final = {
     *("--beam", "--lenpen", "--path", "--gen-subset", "--max-tokens", "--post-process"),
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments that all scoring commands share: model, data and search."""
+    """Declare the arguments that all scoring commands share: model, data and beam search."""
     add = parser.add_argument
     add("target", type=Path, help="run folder or checkpoint")
     add("extra", nargs="*", help="options of fairseq-generate, after --")
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 def score(args: argparse.Namespace) -> tuple[Path, str]:
     """Score a model, unless the same score already exists.
 
-    Returns the score's file, or its folder for many directions, and a text to print.
+    Returns the score's file (or, for many directions, the scores' folder) and a text to print.
     """
     if args.spm == "none":
         raise ValueError("--spm none: scores need text, not tokens; give the sentencepiece model")
@@ -110,10 +110,10 @@ def score(args: argparse.Namespace) -> tuple[Path, str]:
 def find_texts(
     folder: DataFolder, split: str, place: Path | None = None
 ) -> dict[Direction, tuple[Path, Path]]:
-    """Return the source and the reference of each direction that has text.
+    """Return the paths of the source and the reference of each direction that has text.
 
     Args:
-        place: another folder, with SPLIT.A-B.A and SPLIT.A-B.B, plain or .gz.
+        place: another folder with the text, in files SPLIT.A-B.A and SPLIT.A-B.B (plain or .gz).
 
     Raises FileNotFoundError if there is no text.
     """
@@ -140,7 +140,7 @@ def find_texts(
 def create_jobs(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, out: Path, name: str = ""
 ) -> list[Job]:
-    """Return one job per direction. `name` is the score's name, by default the direction."""
+    """Return a job for each direction; `name` names its score, by default after the direction."""
     if args.text and data.is_moses:
         raise ValueError(f"{shown(data.path)} contains Moses tokens; --text needs sentencepiece")
     subwords = {data.subword_model(language) for language in data.languages}
@@ -162,7 +162,7 @@ def create_jobs(
 def score_directions(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, out: Path
 ) -> str:
-    """Score the directions of a split or of a folder with text; return the table of all scores."""
+    """Score the selected directions of a test set; return the table of all its scores."""
     jobs = {str(job.direction): job for job in create_jobs(args, model, data, out)}
     names = [name for name in args.directions.split(",") if name] or list(jobs)
     if missing := [name for name in names if name not in jobs]:

@@ -1,9 +1,9 @@
 """`deepnet perplexity`: the perplexity of a causal or masked language model on a split of its data.
 
-Perplexities per subword depend on the subword model. Causal models therefore also have a perplexity
-per word of the raw text, which is comparable across subword models. Words are separated by spaces,
-and each end of a line counts as a word. The perplexity of a masked model covers only the masked
-subwords, masked as in training, and is not a probability of the text.
+A perplexity per subword depends on the subword model. For causal models, the command therefore also
+reports a perplexity per word of the raw text, which is comparable across subword models. Words are
+separated by spaces, and each line end counts as a word. The perplexity of a masked model covers
+only the masked subwords, chosen as in training, so it does not measure the text's probability.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the recorded perplexity, which is measured first if necessary."""
+    """Print the perplexity; measure and record it first, unless there is a current record."""
     model = trained_model.choose_model(args.target, args.average)
     task = trained_model.task_options(model.sources[-1])
     task["_name"] = task.get("_name") or task.get("task")
@@ -84,10 +84,10 @@ def measure(
     command += ["--user-dir", str(PACKAGE), "--path", str(model.path.resolve())]
     command += ["--task", task["_name"], "--max-tokens", str(args.batch)]
     command += ["--distributed-world-size", "1", *(["--cpu"] if args.gpus == "0" else [])]
-    if is_masked:  # uses the masks and the seed of training
+    if is_masked:  # fairseq-validate uses the masking options and the seed of training
         command += ["--valid-subset", args.split, "--log-format", "json"]
         pattern = rf'"{args.split}_loss": "([\d.]+)"'
-    else:  # reads the sample format from its command line
+    else:  # fairseq-eval-lm needs the sample format on its command line
         command += ["--gen-subset", args.split, "--log-format", "none"]
         for name in ("sample_break_mode", "tokens_per_sample"):
             command += [f"--{name.replace('_', '-')}", str(task[name])]
@@ -105,7 +105,7 @@ def measure(
         if not evaluated or int(evaluated[1].replace(",", "")) != tokens:
             raise ValueError(
                 f"fairseq-eval-lm did not read all {tokens:,} tokens of {args.split}: it skips"
-                " lines that are longer than the model's positions; split them"
+                " lines with more tokens than the model has positions; split them"
             )
         text = read_lines(data.path / "text" / f"{args.split}.{data.languages[0]}")
         words = sum(count_words(line) + 1 for line in text)

@@ -1,13 +1,13 @@
 """Metrics of translated text: sacreBLEU's BLEU and chrF with signatures, and the off-target rate.
 
-BLEU counts words. Text in Korean and in languages without spaces between words, such as Chinese,
-Japanese and Thai, is therefore first split into words or characters by sacreBLEU's tokenizers,
-selected by target language as in M2M-100. spBLEU is BLEU on the pieces of a sentencepiece model:
-the tokenizers flores101 and flores200.
+BLEU compares words. Text in Korean, and in languages without spaces between words (such as Chinese,
+Japanese and Thai), is therefore first split into words or characters by one of sacreBLEU's
+tokenizers, which the target language selects as in M2M-100. spBLEU is BLEU on sentencepiece pieces,
+with the tokenizer flores101 or flores200.
 
-The off-target rate is the share of translations in the wrong language. py3langid identifies each
-line's language among the corpus's languages. Rates below its error rate on the references are not
-meaningful.
+The off-target rate is the share of translations in the wrong language. py3langid identifies the
+language of each line, as one of the corpus's languages. An off-target rate below py3langid's error
+rate on the references is not meaningful.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from fairseq_deepnet.tools import languages
 from fairseq_deepnet.tools.corpora.moses import remove_bpe
 
 METRICS: Final = {"bleu": "BLEU", "chrf": "chrF"}
-"""Key of a record -> heading, in the order of lines and tables; see `score`."""
+"""Key in a score's record -> name of the metric, in the order in which metrics are printed."""
 TOKENISED: Final = "bleu_tokenised"
-"""Key of fairseq's BLEU on the data's tokens, which scores of Moses data contain as well."""
+"""Key of BLEU on Moses tokens, computed as by fairseq, in scores of Moses data."""
 TOKENIZERS: Final = (
     *("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "flores101", "flores200"),
 )
 MINIMUM_LETTERS: Final = 10
-"""Minimum number of letters in a line whose language is identified.
+"""Minimum number of letters in a line for its language to be identified.
 
-Names, numbers and single words may belong to any language.
+Shorter lines, such as names, numbers and single words, may belong to any language.
 """
 _DENSE: Final = ((0x3040, 0x30FF), (0x3400, 0x9FFF), (0xAC00, 0xD7A3), (0x20000, 0x323AF))
 
 
 def tokenizer_of(target_language: str | None) -> str:
-    """Return the tokenizer for a target language, or sacreBLEU's default if it is unknown."""
+    """Return the tokenizer for a target language, or sacreBLEU's default for unknown languages."""
     language = languages.find(target_language) if target_language else None
     return language.bleu if language else "13a"
 
@@ -48,7 +48,7 @@ def tokenizer_of(target_language: str | None) -> str:
 def check_tokenizer(name: str) -> str:
     """Return a tokenizer's name, or raise ValueError if sacreBLEU cannot use the tokenizer.
 
-    For spBLEU, sacreBLEU downloads a sentencepiece model unless the model is in SACREBLEU/models
+    For spBLEU, sacreBLEU downloads a sentencepiece model unless the model is in $SACREBLEU/models
     (by default, ~/.sacrebleu/models).
     """
     from sacrebleu.metrics.bleu import BLEU
@@ -73,14 +73,14 @@ def score(
     tokenizer: str | None = None,
     lowercase: bool = False,
 ) -> dict[str, Any]:
-    """Return all metrics of hypotheses against one reference each, with signatures and details.
+    """Score hypotheses with one reference each; return all metrics, signatures and details.
 
     Args:
-        target_language: selects BLEU's tokenizer; any code in languages.yaml.
-        tokenizer: BLEU's tokenizer for any language (one of TOKENIZERS).
-        lowercase: ignore case.
+        target_language: a code in languages.yaml, which selects BLEU's tokenizer.
+        tokenizer: one of TOKENIZERS, to be used for BLEU instead of the target language's.
+        lowercase: if True, ignore case.
 
-    Raises ValueError if the lists are empty or differ in length, or sacreBLEU cannot use the
+    Raises ValueError if the lists are empty or differ in length, or if sacreBLEU cannot use the
     tokenizer.
     """
     from sacrebleu.metrics.bleu import BLEU
@@ -104,10 +104,10 @@ def score(
 
 
 def score_tokens(pieces: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Return BLEU of Moses tokens without further tokenisation, as `fairseq-generate --remove-bpe`.
+    """Return BLEU on Moses tokens, not tokenised further, like `fairseq-generate --remove-bpe`.
 
-    fairseq's recipes and many papers report this BLEU. It depends on the data folder's tokeniser,
-    lower-casing and escapes, and is comparable only between results on the same tokens.
+    fairseq's recipes and many papers report this BLEU. It depends on the tokenisation, lower-casing
+    and escapes in the data, so it is comparable only between results on the same tokens.
 
     Args:
         pieces: hypotheses, as subwords joined by spaces.
@@ -128,7 +128,7 @@ def numbers(scores: Mapping[str, Any]) -> str:
 
 
 def letters(line: str) -> int:
-    """Count letters and combining marks; Chinese characters, kana and hangul count as three."""
+    """Count letters and combining marks; a Chinese character, kana or hangul counts as three."""
     points = [ord(letter) for letter in line if unicodedata.category(letter)[0] in "LM"]
     dense = sum(any(first <= point <= last for first, last in _DENSE) for point in points)
     return len(points) + 2 * dense
@@ -143,7 +143,7 @@ def _identifier() -> Any:
 
 
 def _labels(codes: Sequence[str]) -> dict[str, str]:
-    """Return a mapping from py3langid's labels to the first code with that label."""
+    """Map each of py3langid's labels to the first of `codes` that has this label."""
     pairs = [(code, languages.find(code)) for code in reversed(codes)]
     return {language.langid: code for code, language in pairs if language and language.langid}
 
@@ -151,14 +151,14 @@ def _labels(codes: Sequence[str]) -> dict[str, str]:
 def off_target(
     hypotheses: Sequence[str], target: str, candidates: Sequence[str]
 ) -> tuple[float | None, Counter[str]]:
-    """Identify the language of each line among `candidates`.
+    """Identify the language of each line, as the target language or one of the candidates.
 
     Codes that py3langid does not distinguish (nb and no, zh and zt) count as one language.
 
     Returns:
         The share of identified lines that are not in the target language, from 0 to 1, and the
-        number of lines by language. The share is None if no line is long enough, or py3langid does
-        not support the target and another candidate.
+        number of lines by language. The share is None if no line is long enough, or if py3langid
+        does not support the target and at least one other candidate.
     """
     names = _labels([target, *candidates])
     if not _labels([target]) or len(names) < 2:
@@ -173,7 +173,7 @@ def off_target(
 def off_target_record(
     hypotheses: Sequence[str], references: Sequence[str], target: str, candidates: Sequence[str]
 ) -> dict[str, Any]:
-    """Return a direction's off-target rate, its floor, the counts and a signature, as a record."""
+    """Return the off-target rates of hypotheses and references with counts and a signature."""
     share, counts = off_target(hypotheses, target, candidates)
     floor, _ = off_target(references, target, candidates)
     version, labels = metadata.version("py3langid"), sorted(_labels([*candidates, target]))

@@ -1,8 +1,8 @@
 """Test sets of the paper's table 3 as text to translate, for `deepnet m2m`.
 
-configs/evaluation/NAME.yaml defines a set. `make` writes SET.A-B.A and SET.A-B.B for every pair, in
-the model's language codes, for `deepnet evaluate RUN --text FOLDER --split SET`. One reader per
-published layout yields pairs of text in this project's language codes.
+configs/evaluation/NAME.yaml defines a set. `make` writes files SET.A-B.A and SET.A-B.B for each
+direction, named with the model's language codes, for `deepnet evaluate RUN --text FOLDER --split
+SET`. For each published layout, a reader yields both sides of all directions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NO_TALK: Final = ("__NULL__", "_ _ NULL _ _", "")
 
 
 class ParallelText(NamedTuple):
-    """Both sides of a test set."""
+    """Both sides of a test set in one direction, with this project's language codes."""
 
     direction: Direction
     source: list[str]
@@ -37,7 +37,7 @@ class ParallelText(NamedTuple):
 
 
 def read_raw(raw: Path, names: Sequence[str]) -> dict[str, list[str]]:
-    """Read the lines of the named files, at any depth of a folder or tar archive.
+    """Read the lines of the named files, which may be at any depth in a folder or tar archive.
 
     Raises:
         FileNotFoundError: if files are missing.
@@ -65,7 +65,7 @@ def read_raw(raw: Path, names: Sequence[str]) -> dict[str, list[str]]:
 def read_files(
     raw: Path, content: Mapping[str, Any], codes: Sequence[str]
 ) -> Iterator[ParallelText]:
-    """Read files that contain one side each, with names from `files` of the definition."""
+    """Read files that contain one side each; `files` in the definition is their name pattern."""
     called = {code: getattr(languages()[code], content["codes"]) for code in codes}
     names, file = {}, content["files"].format
     for pair in permutations(codes, 2):
@@ -77,7 +77,7 @@ def read_files(
 
 
 def read_ted(raw: Path, content: Mapping[str, Any], codes: Sequence[str]) -> Iterator[ParallelText]:
-    """Read all_talks_SPLIT.tsv, which contains Moses tokens with one language per column.
+    """Read all_talks_SPLIT.tsv, which contains Moses tokens, one language per column.
 
     A pair consists of the rows that exist in both languages.
     """
@@ -95,7 +95,7 @@ def read_ted(raw: Path, content: Mapping[str, Any], codes: Sequence[str]) -> Ite
 
 
 def read_wmt(raw: None, content: Mapping[str, Any], codes: Sequence[str]) -> Iterator[ParallelText]:
-    """Read sacreBLEU's test sets from its folder (SACREBLEU, or ~/.sacrebleu), or download them."""
+    """Read WMT test sets with sacreBLEU, which downloads those not in $SACREBLEU (~/.sacrebleu)."""
     import sacrebleu
 
     for code in sorted(set(codes) - {"en"}) if "en" in codes else ():
@@ -126,17 +126,17 @@ def definition(name: str) -> dict[str, Any]:
 def make(name: str, raw: Path | None, out: Path, model: Sequence[str]) -> dict[str, int]:
     """Write a set to the folder `out` atomically, unless the folder contains it already.
 
-    Each distinct text is written once; equal texts are links to it.
+    Each distinct text is written once; the files of equal texts are links to it.
 
     Args:
         raw: folder or archive of the published set; None for WMT, which sacreBLEU provides.
-        model: languages of the model, in its own codes.
+        model: the model's own codes for its languages.
 
     Returns:
-        The number of lines by direction, in the model's codes.
+        The number of lines by direction, named with the model's codes.
 
-    Raises ValueError if the model supports no pair of the set, sides differ in length, or `out`
-    contains another set.
+    Raises ValueError if the model supports no pair of the set, the sides of a direction differ in
+    length, or `out` contains something else.
     """
     content = definition(name)
     own_codes = {entry.code: own for own in model if (entry := find(own))}

@@ -1,13 +1,13 @@
 """Export of trained models to stock fairseq, CTranslate2 and Hugging Face.
 
-Writers and readers of exports share the constants below, which do not import torch.
+Writers and readers of exports share the constants below. This module does not import torch.
 """
 
 from pathlib import Path
 from typing import Final
 
 RECORD: Final = "export.json"
-"""Record file in an exported folder. Exported fairseq checkpoints store the record as `export`."""
+"""Record file of an exported folder. An exported checkpoint has the record as its key `export`."""
 KEYS: Final = {"quantization": str, "languages": list, "subwords": dict, "max_positions": list}
 """Required keys of export.json in a CTranslate2 folder."""
 AGAIN: Final = "copy it again, or export the model again"

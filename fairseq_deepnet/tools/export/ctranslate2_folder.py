@@ -1,7 +1,7 @@
-"""CTranslate2 export: a self-contained folder that translates raw text.
+"""CTranslate2 export: a self-contained folder for the translation of raw text.
 
-CTranslate2's fairseq converter rebuilds the task and supports only fairseq's models. This module
-copies tensors from the folded state dict instead.
+CTranslate2's own fairseq converter needs the fairseq task and supports only fairseq's models. This
+module copies tensors from the folded state dict instead.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ACTIVATIONS: Final = {
     "gelu_fast": Activation.GELUTanh,
     "tanh": Activation.Tanh,
 }
-"""Supported activation functions by fairseq's names."""
+"""Supported activation functions: fairseq's name -> CTranslate2's constant."""
 
 
 def write_folder(
@@ -44,7 +44,7 @@ def write_folder(
     state: Mapping[str, Any],
     record: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Write the model and its subword models; return facts to add to export.json."""
+    """Write the model and its subword models, and return the entries to add to export.json."""
     weights, args, vocabularies = stock_translator(model, data, state, ENGINE, ACTIVATIONS)
     quantization, tokens = record["request"]["quantization"], vocabularies.tokens
     converter = StockConverter(weights, args, vocabularies)
@@ -66,9 +66,9 @@ def write_folder(
 
 
 class _DeepSpec(TransformerSpec):
-    """Specification that compares only embedding tables to find equal parameters.
+    """Specification that looks for equal parameters only among the embedding tables.
 
-    CTranslate2 compares all pairs of parameters, which is slow for thousands of layers.
+    CTranslate2 by default compares all pairs of parameters, which is slow for thousands of layers.
     """
 
     def _alias_variables(self) -> None:
@@ -79,7 +79,7 @@ class _DeepSpec(TransformerSpec):
 
 
 class StockConverter(Converter):
-    """CTranslate2's converter interface for weights and arguments of fairseq's `transformer`."""
+    """CTranslate2 converter for the weights and arguments of fairseq's `transformer`."""
 
     def __init__(
         self, weights: Mapping[str, Tensor], args: Namespace, vocabularies: Vocabularies
@@ -109,7 +109,7 @@ class StockConverter(Converter):
         return spec
 
     def shape(self, side: str) -> dict[str, Any]:
-        """Return the arguments of a stack's specification."""
+        """Return the arguments for the specification of one side (encoder or decoder)."""
         layers = [name for name in self.weights if name.startswith(f"{side}.layers.")]
         return {
             "num_layers": sum(name.endswith(".fc1.weight") for name in layers),
@@ -120,7 +120,7 @@ class StockConverter(Converter):
         }
 
     def fill(self, spec: Any, embeddings: Any, side: str) -> None:
-        """Set the embeddings, the positions, the layers, and the norms around the layers."""
+        """Copy one side's embeddings, positions, layers and outer LayerNorms to `spec`."""
         embeddings.weight = self.array(f"{side}.embed_tokens.weight")
         width = float(getattr(self.args, f"{side}_embed_dim"))
         spec.scale_embeddings = 1.0 if self.args.no_scale_embedding else width**0.5
@@ -158,5 +158,5 @@ class StockConverter(Converter):
             spec.bias = np.concatenate([self.array(f"{name}.bias") for name in names])
 
     def array(self, name: str) -> NDArray[np.float32]:
-        """Return a parameter in float32."""
+        """Return a parameter as a float32 array."""
         return self.weights[name].float().contiguous().numpy()

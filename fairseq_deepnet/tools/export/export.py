@@ -1,6 +1,6 @@
 """`deepnet export`: convert a run or a checkpoint for stock fairseq, CTranslate2 or Hugging Face.
 
-An export replaces an earlier export once it is complete, and no other files.
+A complete export replaces an earlier export at the same path, but no other file or folder.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export, and print the path of the export."""
+    """Export a model, and print the path of the export."""
     if args.to != "ctranslate2" and args.quantization:
         raise ValueError("--quantization is an option of --to ctranslate2")
     model = choose_model(args.target, args.average)
@@ -62,7 +62,7 @@ def export(
 
     Args:
         form: one of FORMATS.
-        output: by default in `export` of the run, or beside a checkpoint without a run.
+        output: file or folder to write; by default, in export/ beside the run's or own checkpoint.
         data, spm: data folder and subword model, as in `find_data`; ignored for fairseq.
         quantization: weight type in CTranslate2.
 

@@ -3,10 +3,10 @@
 Post-LN with a weighted residual, LN(w * x + G(x)), becomes LN(x' + G'(x')) in one of two ways:
 
 - If w is a number, LN(w x + G) = LN(x + G / w), as LayerNorm is invariant to the scale of its
-  input. The branch's last map is divided by w. Exact equality would require eps / w^2 for eps.
+  input. The branch's last linear map is divided by w. Exact equality would need eps / w^2 as eps.
 - If w is a vector [C], it cannot pass through LayerNorm, which mixes channels. Instead, x' = w * x
-  comes from the LayerNorm below, with gain and bias times w, or from scaled embeddings. The
-  branch's maps that read x have their columns divided by w. This is exact.
+  is the output of the LayerNorm below, whose gain and bias are multiplied by w, or of the scaled
+  embeddings. In the branch's maps that read x, the columns are divided by w. This is exact.
 
 The first way changes only one layer, so layers of the folded model can still be dropped.
 docs/reports/export.md describes the result for each scheme.
@@ -35,7 +35,7 @@ from fairseq_deepnet.schemes import (
 )
 
 PADDING: Final = 1
-"""fairseq's index of <pad>, after which positions are counted."""
+"""fairseq's index of <pad>. The position of a sentence's first word is the next number."""
 FIRST_POSITION: Final = PADDING + 1
 """Row of a position table for a sentence's first word."""
 _LAYER: Final = re.compile(r"((?:.*\.)?(encoder|decoder)\.(?:.*\.)?)layers\.(\d+)\.")
@@ -63,14 +63,14 @@ class Folded:
 
     Args:
         weights: state dict. Changed tensors are float32; others keep their dtype.
-        options: model options that differ from training.
+        options: model options that differ from those in training.
     """
 
     weights: dict[str, Tensor]
     options: dict[str, Any] = field(default_factory=dict)
 
     def scale(self, *names: str, by: Tensor | float) -> None:
-        """Multiply parameters by a factor, which unties tied parameters."""
+        """Multiply parameters by a factor. Parameters that were tied to them do not change."""
         for name in names:
             self.weights[name] = self.weights[name].float() * by
 
@@ -81,7 +81,7 @@ class _Stack:
 
     Args:
         prefix: beginning of the side's parameter names, before "layers." or "embed_tokens".
-        layers: parameters of each layer, by the rest of their names.
+        layers: parameters of each layer, by their names within the layer.
     """
 
     side: Side
@@ -94,7 +94,7 @@ class _Stack:
 
 
 def foldable() -> list[str]:
-    """Return the names of the schemes that can be folded in an encoder-decoder."""
+    """Return the names of the schemes that stock layers of an encoder-decoder can compute."""
     return [name for name, kind in SCHEMES.items() if kind(Depths(1, 1)).why_not_stock() is None]
 
 
@@ -140,7 +140,7 @@ def _stacks(weights: Mapping[str, Tensor]) -> list[_Stack]:
 
 
 def _fold_residuals(folded: Folded, args: Namespace, scheme: ResidualScheme, stack: _Stack) -> None:
-    below = ""  # the LayerNorm that writes the stream; the first sublayer has none
+    below = ""  # LayerNorm whose output the sublayer reads; the first sublayer reads the embeddings
     sublayers = ((number, sublayer) for number in range(len(stack.layers)) for sublayer in Sublayer)
     for number, sublayer in sublayers:
         layer, name = stack.layers[number], stack.at(number)
@@ -174,7 +174,7 @@ def one_number(factor: Tensor | float) -> Tensor | float:
 
 
 def check_divisor(factor: Tensor | float, name: str) -> None:
-    """Raise ValueError with the sublayer's name if a divisor is 0 or NaN."""
+    """Raise ValueError with the sublayer's name if a divisor is NaN or almost 0."""
     if not bool((torch.as_tensor(factor).abs() > _SMALLEST).all()):
         raise ValueError(
             f"{name}: the residual's weight is 0 or NaN, which no stock layer can compute; use the"
@@ -185,10 +185,10 @@ def check_divisor(factor: Tensor | float, name: str) -> None:
 def scale_embeddings(folded: Folded, args: Namespace, stack: _Stack, factor: Tensor) -> None:
     """Multiply a stack's word and position embeddings by `factor`.
 
-    The side receives its own word table, while the other side and the vocabulary projection keep
-    theirs. Sinusoids become a learned table with all positions that the model accepts.
+    The scaled word table is no longer tied to the other side's or to the vocabulary projection,
+    which do not change. Sinusoids become a learned table of all positions that the model accepts.
 
-    Raises ValueError if an option ties the sides.
+    Raises ValueError if --merge-src-tgt-embed ties the tables of both sides.
     """
     prefix, side = stack.prefix, stack.side
     norm, positions = f"{prefix}layernorm_embedding", f"{prefix}embed_positions.weight"
@@ -229,7 +229,7 @@ def position_table(
 ) -> Tensor:
     """Return a stock model's vectors [longest, C] for the first positions of a sentence.
 
-    Learned tables are not extended.
+    A learned table may have fewer rows.
     """
     if (name := f"{side}.embed_positions.weight") in weights:
         return weights[name].float()[FIRST_POSITION:][:longest]

@@ -1,13 +1,13 @@
 """Hugging Face export: config, weights, tokenizer and model card for transformers.
 
 transformers has two Post-LN encoder-decoders with sinusoidal positions, FSMT and Marian. FSMT was
-ported from fairseq, but decodes incorrectly in at least 4.57 to 5.16: with a cache, all words get
-the position of the first; without one, the decoder has no causal mask. Exports therefore use
-Marian. Marian has other positions, but loads its position table like any weight, so the folder can
-contain fairseq's table, sinusoidal or learned. Everything else agrees: LayerNorm after the sum,
-embeddings times sqrt(C), and logits from the (tied) embeddings plus a bias, which is 0 here.
-Marian's tokenizer accepts sentencepiece models with a vocabulary in any order. This module does not
-import transformers.
+ported from fairseq, but decodes incorrectly at least in versions 4.57 to 5.16: with a cache, all
+words get the position of the first; without a cache, the decoder has no causal mask. Exports
+therefore use Marian. Its sinusoids differ from fairseq's, but it loads its position table like any
+weight, so the folder can contain fairseq's table, sinusoidal or learned. Everything else agrees:
+LayerNorm after the sum, embeddings times sqrt(C), and logits from the (tied) embeddings plus a
+bias, which is 0 here. Marian's tokenizer accepts sentencepiece models whose vocabulary has any
+order. This module does not import transformers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _SPECIAL: Final = {
     "decoder_start_token_id": 2,
     "forced_eos_token_id": 2,
 }
-"""fairseq's indices of <s>, <pad> and </s>, by transformers' settings."""
+"""Setting of transformers -> fairseq's index of <s>, <pad> or </s>."""
 SIDES: Final = ("encoder", "decoder")
 _BIAS: Final = "final_logits_bias"
 _NOT_WEIGHTS: Final = re.compile(r".*\.(version|embed_positions\..*)")
@@ -70,7 +70,7 @@ def write_folder(
     state: Mapping[str, Any],
     record: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Write weights, settings, tokenizer and model card; return facts to add to export.json."""
+    """Write the weights, settings, tokenizer and model card; return entries for export.json."""
     stock, args, vocabularies = stock_translator(model, data, state, ENGINE, ACTIVATIONS)
     for side in SIDES:
         if getattr(args, f"{side}_normalize_before"):
@@ -84,7 +84,7 @@ def write_folder(
     widths = {stock[name].size(1) for name in names}
     if len({args.encoder_embed_dim, args.decoder_embed_dim, *widths}) > 1:
         raise ValueError(no_counterpart("a model with several widths", ENGINE))
-    # sinusoids can have any length, learned tables cannot
+    # sinusoids can have any length; learned tables cannot
     tables = [name for side in SIDES if (name := f"{side}.embed_positions.weight") in stock]
     accepted = (args.max_source_positions, args.max_target_positions)
     longest = min((len(stock[name]) - FIRST_POSITION for name in tables), default=max(accepted))
@@ -92,9 +92,9 @@ def write_folder(
     weights = marian_weights(stock, args, longest)
     write_json(part / "config.json", marian_config(weights, args, vocabularies))
     save_file(weights, part / "model.safetensors", metadata={"format": "pt"})
-    # otherwise only the owner may read it
+    # otherwise only the owner may read the weights
     shutil.copymode(part / "config.json", part / "model.safetensors")
-    # the search of `deepnet translate`, which forbids empty translations and <pad>
+    # the beam search of `deepnet translate`, which forbids empty translations and <pad>
     search = {
         "num_beams": 5,
         "length_penalty": 1.0,
@@ -238,8 +238,8 @@ def model_card(
     """Return the text of the model card: metadata, usage, scores and training, without a licence.
 
     Args:
-        state: the checkpoint.
-        record: record of the export.
+        state: content of the checkpoint.
+        record: entries of export.json.
     """
     args = required_arguments(state)
     scheme, scores = record["scheme"], record["request"]["scores"]

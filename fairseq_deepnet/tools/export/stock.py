@@ -1,4 +1,4 @@
-"""Conversion of our models to fairseq's own Transformers, which other engines also compute."""
+"""Conversion of our models to fairseq's own Transformers, which other engines can also run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fairseq_deepnet.tools.trained_model import TrainedModel, task_arguments
 
 OUTPUT: Final = "decoder.output_projection.weight"
 _RECORDS: Final = ("residual_record", DICTIONARY_RECORD)
-"""Arguments that a model records in addition to its options."""
+"""Model arguments in a checkpoint that are not options but records of this package."""
 _UNSUPPORTED: Final = (
     *("merge_src_tgt_embed", "adaptive_softmax_cutoff", "adaptive_input"),
     *("cross_self_attention", "no_cross_attention"),
@@ -60,7 +60,7 @@ def required_arguments(state: Mapping[str, Any]) -> Namespace:
 
 
 def kind_of(args: Namespace) -> ModelKind:
-    """Return the kind of our model or of its stock counterpart.
+    """Return the kind of a model that is one of ours or the stock counterpart of one.
 
     Raises ValueError for other models.
     """
@@ -98,9 +98,9 @@ def _options(model: str) -> set[str]:
 def stock_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a checkpoint of the equivalent stock model.
 
-    The checkpoint can be used to translate and to fine-tune, but not to resume, because it contains
-    no optimiser state and no meters. Its arguments are plain mappings, which torch loads with
-    weights_only=True.
+    The checkpoint can be used to translate and to fine-tune, but not to resume training, because it
+    contains no optimiser state and no meters. Its arguments are plain mappings, so that torch can
+    load it with weights_only=True.
 
     Raises ValueError if stock layers cannot compute the model.
     """
@@ -128,8 +128,8 @@ def stock_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
 def read_vocabularies(checkpoint: Path, folder: DataFolder, engine: str) -> Vocabularies:
     """Read the dictionaries of a model's task, and the language tokens of a multilingual model.
 
-    Raises ValueError if model and folder do not belong together, or `engine` does not support the
-    language tokens.
+    Raises ValueError if the model and the folder do not belong together, or `engine` does not
+    support the language tokens.
     """
     words = task_arguments(checkpoint, folder)
     if not folder.is_multilingual:
@@ -165,7 +165,7 @@ def stock_translator(
     """Return weights, arguments and dictionaries of the equivalent stock encoder-decoder.
 
     Args:
-        engine: name of another engine that is to compute the model.
+        engine: name of the engine for which the model is converted.
         activations: activation functions that the engine supports.
 
     Raises ValueError if stock layers or the engine cannot compute the model, or the data folder has
@@ -192,6 +192,6 @@ def stock_translator(
                 f"the {side} has {rows:,} words and its dictionary {len(symbols):,}; select the"
                 " training data with --data FOLDER"
             )
-    # old fairseq checkpoints contain only one name of a tied table
+    # old fairseq checkpoints contain a tied table under only one of its names
     folded.weights.setdefault(OUTPUT, folded.weights["decoder.embed_tokens.weight"])
     return folded.weights, args, vocabularies

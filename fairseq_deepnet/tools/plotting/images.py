@@ -1,6 +1,6 @@
-"""Plots of runs as an image: lines of losses and other quantities, or heat maps by layer.
+"""Plots of runs as images: losses and other quantities as lines, or as heat maps by layer.
 
-A run has the same colour in all panels. Heat maps of a quantity share a colour scale.
+A run has the same colour in all panels. The heat maps of a quantity share one colour scale.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def colour_of(number: int) -> str:
 
 
 def look_of(number: int) -> dict[str, str]:
-    """Return colour, marker and line style by index; repeated colours have dash-dotted lines."""
+    """Return a line's colour, marker and style by index; reused colours have dash-dotted lines."""
     again = number // len(COLOURS)
     marker = MARKERS[(number + again) % len(MARKERS)]
     return {"color": colour_of(number), "marker": marker, "linestyle": "-." if again else "-"}
@@ -64,7 +64,7 @@ def new_figure(size: tuple[float, float]) -> Any:
 
 
 def clean(axes: Any) -> None:
-    """Add a light grid, and remove the top and right frame."""
+    """Add a light grid, and remove the top and right sides of the frame."""
     axes.grid(which="major", alpha=0.35)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -80,8 +80,8 @@ def draw(runs: Sequence[Run], show: str = "loss", head: str = "") -> Any:
     """Draw a quantity as lines, or as heat maps if it is measured by layer.
 
     Args:
-        show: one of SHOWN
-        head: title
+        show: the quantity, one of SHOWN
+        head: title of the figure
 
     Raises:
         ValueError: if no run has the quantity.
@@ -159,7 +159,7 @@ def _draw_map(axes: Any, series: Series, scale: Scale) -> Any:
 
 
 def _mark_events(axes: Any, run: Run, colour: str) -> None:
-    """Mark the starts of the first 20 events by dashed lines with triangles."""
+    """Mark the starts of the first 20 events with dashed lines and triangles."""
     for update in [event.started for event in run.events if not event.ended][:20]:
         axes.axvline(update, color=colour, linestyle=(0, (4, 3)), linewidth=1, alpha=0.8)
         place = {"transform": axes.get_xaxis_transform(), "clip_on": False, "zorder": 5}

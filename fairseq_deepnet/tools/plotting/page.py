@@ -66,7 +66,7 @@ def make(runs: Sequence[Run], head: str = "") -> str:
 
 
 def _lines(runs: Sequence[Run], show: str) -> Figure:
-    """Draw lines of a logged column or of a quantity without layers."""
+    """Draw a logged column, or a quantity that is not measured by layer, as lines."""
     lines = lines_of(runs, show)
     is_log = show in QUANTITIES and scale_of(line.y for line in lines).is_log
     figure = Figure()
@@ -127,7 +127,7 @@ def thin(series: Series, most: int, events: Sequence[Event]) -> Series:
 
 
 def _maps(series: Series, scale: Scale) -> list[dict[str, Any]]:
-    """Return a heat map, and a second one with red cells for values that are not finite."""
+    """Return a heat map and, if some values are not finite, another with red cells for these."""
     values = finite(series.values)
     if scale.is_log:
         values = np.log10(np.where(values <= 0, scale.low, values))
@@ -150,7 +150,7 @@ def _maps(series: Series, scale: Scale) -> list[dict[str, Any]]:
 
 
 def _mark_events(figure: Figure, run: Run, number: int, **panels: Any) -> None:
-    """Mark the starts of the first 20 events by dashed lines with labelled triangles."""
+    """Mark the starts of the first 20 events with dashed lines and labelled triangles."""
     colour = colour_of(number)
     line = {"color": colour, "dash": "dash", "width": 1}
     look = {"text": "▼", "font": {"color": colour}, "xanchor": "center", "yanchor": "top"}

@@ -1,4 +1,4 @@
-"""`deepnet plot RUN...`: plot a quantity of runs as an image, or write a page with everything."""
+"""`deepnet plot RUN...`: plot a quantity of runs as an image, or all quantities as a page."""
 
 from __future__ import annotations
 

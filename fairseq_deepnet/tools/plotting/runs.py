@@ -1,4 +1,4 @@
-"""Contents of run folders for plots: logs, measurements and events, with lines and scales.
+"""Logs, measurements and events in run folders, and lines and scales for plots of them.
 
 Shapes: U = logged or monitored updates, L = layers of a stack, from the input.
 """
@@ -31,15 +31,15 @@ LOGGED: Final = {
     "lr": "learning rate",
     "gnorm": "gradient norm, before clipping",
 }
-"""Column of train.log -> axis label; monitor.jsonl replaces a missing log."""
+"""Column of train.log (or, if there is no log, of monitor.jsonl) -> axis label."""
 SIDES: Final = ("encoder", "decoder")
 SHOWN: Final = (*LOGGED, *QUANTITIES)
 BOUNDED: Final = {"update_bound": "model_update"}
-"""Theoretical bound -> bounded quantity, which is drawn in the same plot."""
+"""Theoretical bound -> quantity that it limits and that is drawn in the same plot."""
 _LOOKS: Final = {"valid": "dots", "encoder": "dashed"}
-"""Side of a line's key -> look; other lines are solid."""
+"""`Key.side` -> style of the line; lines of other sides are solid."""
 _COVERED: Final = (1.0, 99.0)
-"""Percentiles at the ends of a colour scale, so that outliers do not hide other values."""
+"""Percentiles that limit a colour scale, so that outliers do not hide other values."""
 Points = list[tuple[int, float]]
 """Pairs of update and value, in the order of updates."""
 
@@ -48,7 +48,7 @@ def read_metrics(run: Path, metrics: Sequence[str]) -> dict[tuple[str, str], Poi
     """Read metrics from a run's log; return the points of each (metric, "train" or "valid").
 
     If a resumed run logged an update twice, the later line counts. If the run returned to an
-    earlier update, the points after this update are dropped. Losses that are not finite remain,
+    earlier update, the old points after that update are dropped. Losses that are not finite remain,
     because they show where a run failed. Without a log, there are no points.
     """
     points: dict[tuple[str, str], dict[int, float]]
@@ -91,7 +91,7 @@ class Series(NamedTuple):
     Args:
         updates: [U], increasing
         values: [U, L], where L is 1 for quantities without layers; nan where nothing was measured
-            (a layer that LayerDrop skipped), inf for all numbers that are not finite
+            (a layer that LayerDrop skipped), inf in place of any number that is not finite
     """
 
     updates: NDArray[np.int64]
@@ -109,7 +109,7 @@ class Run:
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read run folders, named by their last part, or by relative paths if last parts are equal."""
+    """Read runs, named after their folders, or after relative paths if folder names are equal."""
     folders = list(dict.fromkeys(records.run_folder(path).resolve() for path in paths))
     common = os.path.commonpath([folder.parent for folder in folders])
     has_equal_names = len({folder.name for folder in folders}) < len(folders)
@@ -174,7 +174,7 @@ def parts_of(runs: Sequence[Run], show: str) -> list[str]:
 
 
 class Line(NamedTuple):
-    """A run's line over updates.
+    """A line that shows a quantity of one run by update.
 
     Args:
         run: index of the run, which determines the colour
@@ -191,7 +191,7 @@ class Line(NamedTuple):
 
 
 def lines_of(runs: Sequence[Run], show: str) -> list[Line]:
-    """Return all lines of a logged column or of a quantity without layers."""
+    """Return the runs' lines for a logged column or a quantity that is not measured by layer."""
     lines = []
     for number, run in enumerate(runs):
         looks = {key: _LOOKS.get(key.side, "solid") for key in run.series if key.quantity == show}
@@ -208,12 +208,12 @@ def lines_of(runs: Sequence[Run], show: str) -> list[Line]:
 
 
 def finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Replace infinite values by nan, which leaves a gap in a figure."""
+    """Replace infinite values with nan, so that figures have gaps there."""
     return np.where(np.isfinite(values), values, np.nan)
 
 
 class Scale(NamedTuple):
-    """Range of a colour scale or an axis, which is positive if the scale is logarithmic."""
+    """Range of a colour scale or an axis. Both limits are positive if `is_log` is True."""
 
     low: float
     high: float
@@ -221,7 +221,7 @@ class Scale(NamedTuple):
 
 
 def scale_of(arrays: Iterable[NDArray[np.float64]]) -> Scale:
-    """Return a common scale for several panels, logarithmic if the values span a decade."""
+    """Return a common scale for all arrays, logarithmic for values >= 0 that span a decade."""
     values = np.concatenate([np.empty(0), *(array.ravel() for array in arrays)])
     values = values[np.isfinite(values)]
     if not len(values):

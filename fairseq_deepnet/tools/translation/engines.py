@@ -1,7 +1,7 @@
 """Translation engines for raw text: fairseq and CTranslate2.
 
-Both engines run the same search, with equal candidates, length penalty and stopping rule. Only
-`Translator` imports torch and fairseq, which takes seconds; exported folders need neither.
+Both engines run the same beam search, with the same candidates, length penalty and stopping rule.
+Only `Translator` imports torch and fairseq, which takes seconds; exported models need neither.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ BATCH: Final = 64
 CPU_BATCH: Final = 16
 """Sentences per batch for CTranslate2 on a CPU.
 
-CTranslate2 copies every sentence's state at each step, which is fastest within a core's cache (see
-docs/reports/export.md).
+At each step, CTranslate2 copies the state of every sentence. This is fastest if the states fit in a
+core's cache (see docs/reports/export.md).
 """
 WINDOW: Final = 1024
 """Lines per thread that are sorted by length and translated together."""
@@ -47,7 +47,7 @@ class Engine(ABC):
 
     @abstractmethod
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
-        """Return the `nbest` best translations of each line, best first."""
+        """Return one or more translations of each line, best first, as the engine is configured."""
 
     def nbest(
         self, lines: Sequence[str], direction: Direction, count: int
@@ -64,12 +64,12 @@ class Engine(ABC):
 
 
 class Translator(Engine):
-    """fairseq's task, generator and beam search, as in fairseq-generate.
+    """Engine that translates with fairseq's task and beam search, as fairseq-generate does.
 
     Args:
-        folder: the model's training data, or a folder with the same dictionary.
+        folder: data folder on which the model was trained, or one with the same dictionary.
         arguments: options of fairseq-generate (`--beam`, `--lenpen`, `--max-tokens` ...).
-        cpu: ignore GPUs.
+        cpu: if True, ignore GPUs.
 
     Raises:
         ValueError: with fairseq's message, if fairseq rejects an option.
@@ -164,11 +164,11 @@ class CTranslate2Model(Engine):
     """A model in a folder written by `deepnet export --to ctranslate2`.
 
     Args:
-        batch: sentences per batch; by default the fastest number for the device.
-        nbest: translations per sentence.
-        at_once: let all threads work on one batch, for the lowest latency. By default, each thread
-            has its own batch, for the highest throughput.
-        cpu: ignore GPUs.
+        batch: number of sentences per batch; by default, a number that is fast on the device.
+        nbest: number of translations per sentence.
+        at_once: if True, all threads work on one batch, for the lowest latency. Otherwise, each
+            thread has its own batch, for the highest throughput.
+        cpu: if True, ignore GPUs.
 
     Raises ValueError if CTranslate2 is not installed, or the folder is damaged or not an export.
     """
@@ -184,7 +184,7 @@ class CTranslate2Model(Engine):
         at_once: bool = False,
         cpu: bool = False,
     ) -> None:
-        # AVX-512 is an eighth faster with VNNI; older processors lower their clock for it
+        # on processors with VNNI, AVX-512 is an eighth faster; older ones lower their clock for it
         processor = Path("/proc/cpuinfo")
         if processor.is_file() and "avx512_vnni" in processor.read_text("utf-8", "replace"):
             os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")

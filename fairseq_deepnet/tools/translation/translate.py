@@ -1,8 +1,8 @@
 """`deepnet translate`: translate raw text with a run, a checkpoint or an exported model.
 
-The command reads files or standard input, one sentence per line, and writes one line for each, in
-order. Empty lines stay empty. Bytes that are not UTF-8 become U+FFFD. With --out, the file appears
-when it is complete.
+The command reads files or standard input, one sentence per line, and writes the translations in the
+same order. Empty lines stay empty. Bytes that are not UTF-8 become U+FFFD. The file that --out
+names appears when it is complete.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ STANDARD_INPUT: Final = Path("/dev/stdin")
 def open_engine(args: argparse.Namespace) -> tuple[engines.Engine, Direction, str]:
     """Load the model; return the engine, the direction, and a description.
 
-    Folders written by `deepnet export --to ctranslate2` run on CTranslate2, and runs and
-    checkpoints on fairseq.
+    CTranslate2 runs models that `deepnet export --to ctranslate2` wrote; fairseq runs the models in
+    run folders and checkpoints.
 
     Raises:
         FileNotFoundError: if there is no such model.
@@ -76,7 +76,7 @@ def open_engine(args: argparse.Namespace) -> tuple[engines.Engine, Direction, st
 def choose_direction(
     only: Direction | None, languages: Sequence[str], src: str | None, tgt: str | None
 ) -> Direction:
-    """Return the direction from `src` to `tgt`, which default to the model's only direction.
+    """Return the direction from `src` to `tgt`, or by default the model's only direction.
 
     Raises ValueError if the model does not translate in this direction.
     """
@@ -119,7 +119,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Translate all lines."""
+    """Translate all lines of the files, or of standard input."""
     files = [STANDARD_INPUT if str(path) == "-" else path for path in args.files or ["-"]]
     for path in files:
         if path.is_dir() or not path.exists():
