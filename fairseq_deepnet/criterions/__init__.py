@@ -1,4 +1,4 @@
-"""fairseq's cross-entropies without a tokens x vocabulary table, which need less memory."""
+"""fairseq's cross-entropies, computed in chunks to save memory."""
 
 from . import cross_entropy
 

@@ -4,14 +4,14 @@ Shapes: N = tokens, n = tokens of a chunk, C = channels, V = vocabulary.
 
 Let z = x W' + b, p = softmax(z), s the smoothing, e = s / (V - 1) and a = 1 - s - e. fairseq's loss
 for a token with target t is -a log p_t - e sum_v log p_v, with the gradient dz = p - a [v = t] - e.
-Each chunk's table [n, V] yields its share of the losses and of both gradients, and the next chunk
+Each chunk's table [n, V] yields the chunk's share of losses and gradients, and the next chunk
 reuses the table's memory. This takes one exponential per entry and three products per token, as
 with a table [N, V]. The backward pass only scales the gradients.
 
 The term e is the same in every column and needs no table: its share of losses and gradients follows
 from the sum of W over V and the sum of x over N.
 
-torch 2.13's linear_cross_entropy supports neither label smoothing nor nll in chunks.
+In chunks, torch 2.13's linear_cross_entropy supports neither label smoothing nor a separate nll.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 CPU_ROWS: Final = (128, 512)
-"""Lower and upper bound of n on the CPU, where n is otherwise C.
+"""Lower and upper bound of n on the CPU; between them, n is C.
 
 W and its gradient are read once per chunk. If n is below C, this takes longer than computing the
 table; if n is above, the table does not stay in cache. Measured on one core with fp32 and bf16, V
 8,192 and 65,536, and C 64, 256 and 512.
 """
 CPU_BLOCK: Final = 2**20
-"""Elements of the weight's gradient accumulated at once in half precision on the CPU.
+"""Number of elements of W's gradient that are added at once in half precision on the CPU.
 
 torch copies each rounded product to float32 before adding it; this many elements fit in cache.
 """
 GPU_TABLE: Final = 2**26
-"""Elements of a chunk's table on a GPU: its rows keep the GPU busy and take 256 MiB in fp32."""
+"""Number of elements of a chunk's table on a GPU: enough to keep it busy, and 256 MiB in fp32."""
 FP16_LIFT: Final = 2.0**14
-"""Factor on fp16 gradients of logits (at most 1) during rounding.
+"""Factor on the gradients of logits, which are at most 1, when they are rounded to fp16.
 
-Without it, 1 / V would be subnormal for large vocabularies.
+Without it, gradients of 1 / V would be subnormal for large vocabularies.
 """
 LEAST_PROBABILITY: Final = 1e-30
 """Probability below which -log p is computed from logits, as log(p) loses digits in float32."""
@@ -100,7 +100,7 @@ def smoothed_cross_entropy(
 
     Args:
         smoothing: s, which fairseq calls epsilon.
-        padding: index of targets to ignore.
+        padding: dictionary index of the targets to ignore.
         accuracy: count targets that are the likeliest word.
         rows: result of `counted(target, padding)`, if already computed.
     """
@@ -166,7 +166,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
 
 class ChunkWalk:
-    """Iterates over chunks of tokens and accumulates losses and gradients.
+    """Computation of losses and gradients, chunk by chunk.
 
     Args:
         x: [N, C]. weight: W, [V, C]. bias: b, [V], or None. target: [N], indices into V.
@@ -197,7 +197,7 @@ class ChunkWalk:
         self.each = smoothing / (vocabulary - 1)
         self.on_target = 1.0 - smoothing - self.each
         self.lift = FP16_LIFT if dtype is torch.float16 else 1.0
-        # In half precision torch's CPU kernel copies W to fp32, so it runs before tables exist.
+        # In half precision torch's CPU kernel copies W to fp32, so this sum precedes the tables.
         self.columns = self.w.sum(dim=0, dtype=self.sums)
         self.rows = min(chunk_rows(width, vocabulary, x.is_cuda), max(len(target), 1))
         self.table = self._table(self.sums)

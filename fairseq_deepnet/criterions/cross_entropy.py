@@ -1,7 +1,7 @@
 """`--criterion chunked_cross_entropy` and `chunked_label_smoothed_cross_entropy`.
 
-These are fairseq's criterions. They replace the model's output layer, so that no table of all
-logits exists.
+These are fairseq's criterions, but they replace the model's output layer, so that the logits of
+all tokens are never in memory together.
 
 Shapes: B = batch, T = target length, C = channels.
 """
@@ -52,7 +52,7 @@ def replaced(model: nn.Module, loss: Loss) -> Iterator[None]:
     The loss must be part of the forward pass. Otherwise, pytorch_ddp with --find-unused-parameters
     would treat an untied output layer as unused.
     """
-    decoder: Any = model.decoder  # fairseq's wrappers also return the decoder itself
+    decoder: Any = model.decoder  # fairseq's wrappers, too, have this attribute
     decoder.output_layer = loss
     try:
         yield
@@ -63,7 +63,7 @@ def replaced(model: nn.Module, loss: Loss) -> Iterator[None]:
 class AtOutputLayer:
     """Mixin that computes the loss of one of fairseq's criterions in chunks.
 
-    The divisor of gradients and the log are fairseq's.
+    The gradients' divisor and the logged values are fairseq's.
     """
 
     criterion: str  # name on the command line
@@ -116,7 +116,7 @@ class AtOutputLayer:
 
 @register_criterion(PLAIN, dataclass=cross_entropy.CrossEntropyCriterionConfig)
 class CrossEntropyCriterion(AtOutputLayer, cross_entropy.CrossEntropyCriterion):
-    """fairseq's cross_entropy in chunks, with the same options, numbers, log and class name.
+    """fairseq's cross_entropy in chunks, with the same options, results, log and class name.
 
     fairseq's trainer compares class names when it loads a checkpoint, so a run can resume with
     either criterion.

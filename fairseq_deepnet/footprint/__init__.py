@@ -33,7 +33,7 @@ STATES: Final[Mapping[str, int]] = {
     "adagrad": 1,
     "nag": 1,
 }
-"""Numbers per parameter in the state of fairseq's optimisers, except adafactor and sgd."""
+"""Values stored per parameter by each optimiser; adafactor's and sgd's depend on their options."""
 
 FP32: Final = 4  # bytes
 MEGABYTE: Final = 2**20
@@ -44,7 +44,7 @@ CHUNKED: Final = tuple(name for name in STOCK_NAMES if name.startswith("chunked_
 """Criterions that compute the tokens x vocabulary table in chunks."""
 
 CRITERIONS: Final = (*CHUNKED, *(STOCK_NAMES[name] for name in CHUNKED))
-"""Supported criterions; fairseq's store the whole table of log-probabilities."""
+"""Supported criterions; fairseq's own store the whole table of log-probabilities."""
 
 LAYERS: Final[dict[Side, type[TransformerLayer]]] = {
     Side.ENCODER: EncoderLayer,
@@ -62,7 +62,7 @@ class Model:
         share_all: True if one table serves source, target and the vocabulary projection
         share_output: True if the target table is the vocabulary projection
         output_dim: input channels of the vocabulary projection
-        positions: rows of each side's position table
+        positions: number of rows in each side's position table
         learned_positions: True for a side whose position table is a parameter
         decoder_final_norm: True if a Pre-LN decoder ends in a LayerNorm
         checkpointing: activation checkpointing of each stack
@@ -85,7 +85,7 @@ class Model:
 
     @property
     def depths(self) -> Depths:
-        """Layers per side."""
+        """Number of layers per side."""
         return self.scheme.depths
 
     def recomputed(self, side: Side) -> int:
@@ -114,7 +114,7 @@ class Training:
         flat: True if the fp32 copy is one tensor (--fp16 without --fp16-no-flatten-grads)
         first_moment: True if adafactor (--beta1) or sgd (--momentum) stores a first moment
         bucket_view: True with --gradient-as-bucket-view
-        gpus: total number of devices; 0 is one CPU process
+        gpus: total number of GPUs; 0 means one process on a CPU
         unit_bytes: size of the layer groups that a sharded model gathers (--bucket-cap-mb)
         reshard: True if these groups are resharded between forward and backward
         offload: True if the shards are in host memory (--cpu-offload)
@@ -152,7 +152,7 @@ class Training:
 
     @property
     def gradient(self) -> float:
-        """Gradient bytes per parameter on a device, after backward has passed the layer."""
+        """Gradient bytes per parameter and device, after backward through the parameter's layer."""
         if not self.sharded:
             return self.element
         return 0 if self.offload else FP32 / self.devices
@@ -211,7 +211,7 @@ def count(model: Model) -> Parameters:
 
 
 def build_layer(model: Model, side: Side) -> TransformerLayer:
-    """Build a side's first layer on the meta device; all its layers have the same sizes."""
+    """Build a side's first layer on the meta device; the side's other layers have equal sizes."""
     return _build(model.layers[side], model.scheme, side)
 
 

@@ -1,8 +1,8 @@
 """Activations that the forward pass of a micro-batch stores for backward.
 
-The formulas count each tensor saved by autograd in modules/ once.
+The formulas count once each tensor that autograd saves for the code in modules/.
 
-n = tokens per micro-batch on one side, m = on the encoder side, C = channels, F = feed-forward
+n = tokens per micro-batch on one side, m = n on the encoder side, C = channels, F = feed-forward
 width, H = heads, L = tokens per sentence, e = bytes per activation.
 """
 
@@ -18,7 +18,7 @@ from ..schemes import NormPlacement, Residual, ResidualScheme, Side, Sublayer
 from . import FP32, SUBLAYERS, Model, Training, build_layer
 
 RNG_STATE = 5056 + 16
-"""Bytes of the CPU's and the GPU's random states, stored by torch's checkpoint for each segment."""
+"""Bytes of the CPU's and the GPU's random state, which torch's checkpoint stores per segment."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class MicroBatch:
         sentences: B
         source, target: tokens per sentence on each side, including padding
         element: e, bytes per activation
-        on_gpu: True if dropout's mask has one byte per element; on the CPU it has e bytes
+        on_gpu: True on a GPU, where dropout's mask has one byte per element (e bytes on the CPU)
         stream: bytes per element of the residual stream (--residual-dtype)
     """
 
@@ -45,7 +45,7 @@ class MicroBatch:
         return self.sentences * (self.source if side is Side.ENCODER else self.target)
 
     def length(self, side: Side) -> int:
-        """Return L, the number of tokens per sentence."""
+        """Return L, a side's number of tokens per sentence."""
         return self.source if side is Side.ENCODER else self.target
 
     def dropout_mask(self, elements: int, probability: float) -> int:
@@ -73,8 +73,8 @@ def micro_batch(model: Model, training: Training, length: int) -> MicroBatch:
 def auto_segment(side: Side, scheme: ResidualScheme, shape: LayerShape, layers: int) -> int:
     """Return the segment length that `--checkpoint-activations-every auto` selects for a stack.
 
-    With fused attention, relu and LayerNorm, an encoder layer stores as many elements as 8 + F / C
-    of its inputs. A second attention adds 6 inputs, and dropout adds 1 per branch.
+    With fused attention, relu and LayerNorm, an encoder layer stores 8 + F / C times as many
+    elements as its input has. A second attention adds 6 to this factor, and dropout 1 per branch.
     """
     if scheme.combines:
         return 1
@@ -87,8 +87,8 @@ def attention(batch: MicroBatch, shape: LayerShape, side: Side, cross: bool) -> 
     """Return the bytes that the attention branch stores in addition to its input.
 
     Queries, keys, values and the output are 2 n C + 2 k C elements for k keys. A fused kernel adds
-    one fp32 logarithm per query and head, and a source mask with one number per key. The math
-    implementation adds the softmax weights, n H L elements. Dropout adds a mask and the product.
+    one fp32 logarithm per query and head, and one number per source position for the mask. The math
+    implementation adds the softmax weights, n H L elements. Dropout adds a mask and its result.
 
     The CPU computes attention in fp32 at every precision, so out_proj's input is a rounded copy.
     """
@@ -144,7 +144,7 @@ def joint(batch: MicroBatch, model: Model, side: Side) -> int:
 def scheme_extra(batch: MicroBatch, model: Model, side: Side) -> int:
     """Return the bytes stored by the modules that a scheme adds to a layer.
 
-    Transforms of the heads and before fc2 store their result in addition to their input. A residual
+    Transforms of the heads and of fc2's input store both their input and their result. A residual
     declares how many tensors of n C elements it stores.
     """
     layer, shape = build_layer(model, side), model.layers[side]
@@ -186,7 +186,7 @@ def layer(batch: MicroBatch, model: Model, side: Side) -> int:
 
 
 def segment(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Return the bytes of a segment's random states and, unless it is offloaded, of its input."""
+    """Return the bytes of a segment's random states, and of its input if it is not offloaded."""
     if model.checkpointing[side].offload and batch.on_gpu:
         return RNG_STATE
     width = model.layers[side].embed_dim * model.scheme.streams
@@ -204,8 +204,8 @@ def joining(batch: MicroBatch, model: Model, side: Side) -> int:
 def outside(batch: MicroBatch, model: Model) -> int:
     """Return the bytes stored outside the layers.
 
-    They hold the int64 tokens, dropout's mask for each side's embeddings, the encoder's embeddings
-    and output, the decoder's output, and the inputs of LayerNorms.
+    They include the int64 tokens, dropout's mask for each side's embeddings, the encoder's
+    embeddings and output, the decoder's output, and the inputs of LayerNorms.
     """
     total = 0
     for side in Side:

@@ -20,8 +20,8 @@ GIB: Final = 2**30
 SENTENCE_LENGTH: Final = 32
 """Default number of subwords per sentence."""
 OVERHEAD_GIB: Final = {"gpu": 1.5, "cpu": 0.5}
-"""Memory of a process without its tensors. On a GPU, it holds the context, workspaces and NCCL's
-buffers; on the CPU, Python, torch and fairseq.
+"""GiB that a process needs besides its tensors: on a GPU, for the context, workspaces and NCCL's
+buffers; on the CPU, for Python, torch and fairseq.
 """
 FRAGMENTATION: Final = 0.05
 """Allocator overhead as a share of the tensors' peak."""
@@ -46,7 +46,7 @@ class Memory:
         host: modules and other objects on the CPU
         gradients: all gradients at the end of backward
         activations: bytes stored for backward at the end of the forward pass
-        loss: maximum size of the tokens x vocabulary tables
+        loss: maximum size of the loss's temporary tensors
         moments: bytes in use at each moment that may be the peak, by name
     """
 
@@ -72,12 +72,12 @@ class Memory:
         return max(self.moments.values())
 
     def needed_gib(self, on_gpu: bool) -> float:
-        """Return the required GiB, including the allocator's overhead and the process."""
+        """Return the required GiB, including the overhead of the allocator and the process."""
         return self.peak / GIB * (1 + FRAGMENTATION) + OVERHEAD_GIB["gpu" if on_gpu else "cpu"]
 
 
 def follow(model: Model, training: Training, parameters: Parameters, batch: MicroBatch) -> Memory:
-    """Return the bytes in one update, by part and by moment."""
+    """Return the memory used in one update, by part and by moment."""
     element = training.element
     gradients = math.ceil(parameters.total * training.gradient)
     weights, state, gathered = parameters.total * element, optimiser_state(training, parameters), 0
@@ -108,9 +108,9 @@ def follow(model: Model, training: Training, parameters: Parameters, batch: Micr
 
 
 def optimiser_state(training: Training, parameters: Parameters) -> int:
-    """Return the bytes of the optimiser's state, which fairseq stores in fp32 at every precision.
+    """Return the bytes of the optimiser's state, which is always in fp32 except with sgd.
 
-    adafactor's factored second moment is less than a thousandth and is not counted.
+    adafactor's factored second moment is small in wide models and is not counted.
     """
     if training.optimizer == "adafactor":
         return parameters.total * FP32 if training.first_moment else 0
@@ -145,8 +145,8 @@ def _optimiser_temporary(training: Training, parameters: Parameters) -> int:
     """Return the temporary bytes of an optimiser step, which processes one tensor at a time.
 
     The largest tensor determines them; with the flat fp32 copy of --fp16, it is the whole model.
-    adam needs a denominator and adafactor two copies of the update. --memory-efficient-* also
-    converts gradient and weight to fp32; fused_adam converts a bucket of tensors.
+    adam needs a denominator and adafactor two copies of the update. --memory-efficient-* adds fp32
+    copies of gradient and weight (with fused_adam, those of a chunk of tensors).
     """
     if training.optimizer == "fused_adam":
         bucket = min(parameters.total, BUCKET + parameters.largest)
@@ -162,8 +162,8 @@ def _optimiser_temporary(training: Training, parameters: Parameters) -> int:
 def unit_length(layer_bytes: int, segment: int, unit_bytes: int) -> int:
     """Return the number of layers that a sharded model gathers together.
 
-    It is the largest number that fits into `unit_bytes`, but at least 1. It is a multiple of the
-    activation checkpointing segment, unless the segment is longer than `unit_bytes`.
+    It is the largest number of layers that fit into `unit_bytes`, but at least 1. With activation
+    checkpointing, it is rounded down to whole segments, but to at least one segment.
     """
     length = max(1, unit_bytes // max(layer_bytes, 1))
     if segment > 1:
@@ -199,7 +199,7 @@ class Walk:
     Attributes:
         full, segment, stacks: bytes stored by a plain layer, a checkpointed segment, and a stack
         stored: bytes stored for backward at the end of the forward pass
-        carried: gradients of earlier micro-batches
+        carried: bytes of the gradients from earlier micro-batches
         loss: maximum size of the loss's temporary tensors
     """
 
@@ -231,8 +231,8 @@ class Walk:
     def _chunked_loss(self) -> int:
         """Return the bytes of a chunk's logits and probabilities, and of rounded copies.
 
-        The gradients of features and vocabulary projection are computed here in fp32, from a copy
-        of the features without padding.
+        Also included are the fp32 gradients of the features and the vocabulary projection, and a
+        copy of the features without padding.
         """
         tokens, width = self.batch.tokens(Side.DECODER), self.model.output_dim
         words, on_gpu = self.model.vocabulary[1], self.batch.on_gpu
@@ -251,7 +251,7 @@ class Walk:
         model, tokens = self.model, self.batch.tokens(Side.DECODER)
         weight = model.output_dim * model.vocabulary[1] * self.element
         # backward through the vocabulary projection allocates the gradients of the weight and the
-        # features, and of the logits unless they are in chunks; chunks use fp32, then round
+        # features, and of the logits unless computed in chunks; chunked gradients are in fp32 first
         projection = weight + tokens * model.output_dim * self.element
         if not self.chunked:
             projection += tokens * model.vocabulary[1] * self.element
@@ -322,9 +322,9 @@ class Walk:
 
         The maximum is at the activation function, with the hidden units' gradient before and after
         it (2 n F), or in self-attention after the feed-forward branch has been freed. There, the
-        gradients of queries, keys and values exist, and 2 n H L elements if weights are stored. The
-        decoder adds the gradient of the encoder's output (m C). The gradient of the largest weight
-        (C F) and the additional bytes of an fp32 stream's gradient are included.
+        gradients of queries, keys and values exist and, if attention weights are stored, 2 n H L
+        elements. The decoder adds the gradient of the encoder's output (m C). The gradient of the
+        largest weight (C F) and the additional bytes of an fp32 stream's gradient are included.
         """
         model, batch = self.model, self.batch
         shape, n = model.layers[side], batch.tokens(side)

@@ -1,6 +1,6 @@
 """Models and their named architectures. Importing this package registers them with fairseq.
 
-fairseq imports this package from the user-dir. Everything else relies on `compat`, which is applied
+fairseq imports this package from the user-dir. All other modules rely on `compat`, which is applied
 first.
 """
 

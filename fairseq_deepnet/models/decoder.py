@@ -63,7 +63,7 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
         self.need_attn = bool(getattr(cfg, "load_alignments", False))
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> TransformerLayer:
-        """Build the next layer from the bottom."""
+        """Build the next layer, starting with the lowest."""
         place = Place(Side.DECODER, next(self._next_layer))
         kind: type[TransformerLayer] = CausalLayer if no_encoder_attn else DecoderLayer
         return build_layer(kind, cfg, self.scheme, place)
@@ -194,7 +194,7 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
     def decoding_of(
         self, incremental_state: dict[str, Any], rows: int, encoder_out: EncoderOut | None
     ) -> Decoding:
-        """Return the `Decoding` in a generator's state, and create it in the first step.
+        """Return the `Decoding` in a generator's state, creating it in the first step.
 
         Args:
             rows: R, the number of hypotheses in the first step.
@@ -238,7 +238,7 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
     def reorder_incremental_state_scripting(
         self, incremental_state: dict[str, Any], new_order: Tensor
     ) -> None:
-        """Reorder the single object with all layers' state, without visiting all modules."""
+        """Reorder the `Decoding`, which holds all layers' state, without visiting every module."""
         self.reorder_incremental_state(incremental_state, new_order)
 
     def make_generation_fast_(self, need_attn: bool | str | None = False, **kwargs: Any) -> None:
@@ -253,7 +253,7 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
 
 
 def source_and_mask(encoder_out: EncoderOut) -> tuple[Tensor, Tensor | None]:
-    """Return the encoder's output [R, S, C] and an additive mask [R, 1, 1, S], or None."""
+    """Return the encoder's output [R, S, C] and additive mask [R, 1, 1, S] (None = no padding)."""
     source, mask = encoder_out["encoder_out"][0].transpose(0, 1), None
     if encoder_out["encoder_padding_mask"]:
         mask = additive(key_mask(encoder_out["encoder_padding_mask"][0]), source.dtype)

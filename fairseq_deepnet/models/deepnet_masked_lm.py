@@ -55,12 +55,11 @@ class DeepNetMaskedLMEncoder(RobertaEncoder):
 class DeepNetMaskedLM(RobertaModel):
     """fairseq's RoBERTa with the residuals and initial weights of a scheme.
 
-    `RobertaModel` uses the encoder-decoder's Transformer encoder, as ours does, and provides
-    classification heads and fill_mask. With `--residual-scheme post-ln`, checkpoints of
-    `--arch roberta` load.
+    `RobertaModel` provides classification heads and fill_mask. With `--residual-scheme post-ln`,
+    this model can load checkpoints of `--arch roberta`.
 
-    Parameters outside the layers are initialised as in RoBERTa, with N(0, 0.02) and zero biases. So
-    are the layers with `--init stock`; otherwise the scheme initialises them.
+    As in RoBERTa, weights outside the layers have standard deviation 0.02, and biases are zero.
+    With `--init stock` this includes the layers; otherwise the scheme initialises them.
 
     Args:
         args: model arguments, saved in every checkpoint.
@@ -119,7 +118,7 @@ def deepnet_masked_lm(args: Namespace) -> None:
 
 @register_model_architecture("deepnet_masked_lm", "deepnet_masked_lm_tiny")
 def deepnet_masked_lm_tiny(args: Namespace) -> None:
-    """Tiny shape, as deepnet_transformer_tiny: 64/128/2, 6L."""
+    """Tiny shape, as in deepnet_transformer_tiny: 64/128/2, 6L."""
     default_shape(args, 64, 128, 2, ENCODER_ONLY.sides)
     default_depth(args, 6, ENCODER_ONLY.sides)
     deepnet_masked_lm(args)

@@ -29,9 +29,9 @@ class DeepNetTransformerLM(HonoursBf16, TransformerLanguageModel):
     """fairseq's Transformer language model with the residuals and initial weights of a scheme.
 
     Options, embeddings, parameter names and the interface to fairseq-eval-lm are those of
-    `TransformerLanguageModel`. With `--residual-scheme post-ln` (or `pre-ln`), checkpoints of
-    `--arch transformer_lm` without adaptive input load. fairseq's build_model is overridden because
-    it hard-codes the decoder's class.
+    `TransformerLanguageModel`. With `--residual-scheme post-ln` (or `pre-ln`), this model can load
+    checkpoints of `--arch transformer_lm` without adaptive input. fairseq's build_model is
+    overridden because it hard-codes the decoder's class.
 
     Args:
         args: model arguments, saved in every checkpoint.
@@ -97,6 +97,6 @@ def deepnet_transformer_lm(args: Namespace) -> None:
 
 @register_model_architecture("deepnet_transformer_lm", "deepnet_transformer_lm_tiny")
 def deepnet_transformer_lm_tiny(args: Namespace) -> None:
-    """Tiny shape, as deepnet_transformer_tiny: 64/128/2."""
+    """Tiny shape, as in deepnet_transformer_tiny: 64/128/2."""
     default_shape(args, 64, 128, 2, DECODER_ONLY.sides)
     deepnet_transformer_lm(args)

@@ -95,10 +95,10 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
         self._next_layer = count()
         super().__init__(cfg, dictionary, embed_tokens)
         self.set_up(cfg)
-        self.generates = False  # True after training
+        self.generates = False  # True after make_generation_fast_
 
     def build_encoder_layer(self, cfg: Any) -> EncoderLayer:
-        """Build the next layer from the bottom."""
+        """Build the next layer, starting with the lowest."""
         place = Place(Side.ENCODER, next(self._next_layer))
         return build_layer(EncoderLayer, cfg, self.scheme, place)
 
@@ -170,9 +170,9 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
             lay_out(layer)
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Return the rows in a new order [R].
+        """Return the encoder's output for the old rows `new_order` [R].
 
-        A sentence with several hypotheses is stored once, with their number
+        If a sentence has several hypotheses, it is stored once, with their number
         (`hypotheses_per_sentence`). Reordering within sentences then changes nothing.
         """
         sentences = encoder_out["encoder_out"][0].size(1)
@@ -194,7 +194,7 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
     def upgrade_state_dict_named(
         self, state_dict: dict[str, Tensor], name: str
     ) -> dict[str, Tensor]:
-        """Return `state_dict` unchanged, as our parameters always had fairseq's current names."""
+        """Return `state_dict` unchanged: our parameters have always had fairseq's current names."""
         return state_dict
 
 
@@ -204,7 +204,7 @@ def hypotheses_per_sentence(encoder_out: EncoderOut) -> int:
 
 
 def are_grouped(sentences: Tensor, group: int) -> bool:
-    """Return True if each `group` of adjacent rows has one sentence index in `sentences` [R]."""
+    """Return True if `sentences` [R] consists of runs of `group` equal indices."""
     if sentences.numel() % group:
         return False
     grouped = sentences.view(-1, group)

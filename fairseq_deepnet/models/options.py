@@ -1,4 +1,4 @@
-"""Model options: architecture defaults, rejected values, and the layers to build."""
+"""Model options: architecture defaults, checks, and the layers built from the options."""
 
 from argparse import Namespace
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ BOTH = tuple(Side)
 
 @dataclass(frozen=True)
 class ModelKind:
-    """Kind of model, by its stacks.
+    """Kind of model, defined by its stacks.
 
     Args:
         arch: our base arch.
@@ -41,7 +41,7 @@ KIND_OF = {
     for kind in (ENCODER_DECODER, DECODER_ONLY, ENCODER_ONLY)
     for name in (kind.arch, kind.stock)
 }
-"""Kind of our models, and of fairseq's models with the same structure, by registered name."""
+"""Kinds of our models, and of fairseq's models with the same structure, by registered name."""
 
 
 def model_name(args: Any) -> str | None:
@@ -63,7 +63,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("encoder_xformers_att_config", "decoder_xformers_att_config"), (None, "")),
     **dict.fromkeys(("mha_heads_to_keep", "ffn_blocks_to_remove"), (-1,)),
 }
-"""Attributes of fairseq's options that our layers do not implement, with their neutral values."""
+"""fairseq options that our layers do not implement, as attribute names, with neutral values."""
 FROZEN_NORMS: dict[str, tuple[str, ...]] = {
     "none": (),
     "gain": ("weight",),
@@ -73,7 +73,7 @@ FROZEN_NORMS: dict[str, tuple[str, ...]] = {
 
 
 def default(args: Namespace, **values: Any) -> None:
-    """Set options that neither the user nor a child arch has set."""
+    """Set options to these values, unless the user or a derived architecture has set them."""
     for name, value in values.items():
         if getattr(args, name, None) is None:
             setattr(args, name, value)
@@ -159,7 +159,7 @@ def names(fit: Callable[[type[ResidualScheme]], bool]) -> str:
 
 
 def check_every_layer_runs(args: Namespace, side: Side, scheme: type[ResidualScheme]) -> None:
-    """Raise ConfigurationError if layers may be dropped and the scheme needs every layer."""
+    """Raise ConfigurationError if layers may be dropped although the scheme needs every layer."""
     for option in (f"{side.value}-layerdrop", f"{side.value}-layers-to-keep"):
         value = getattr(args, option.replace("-", "_"), None)
         if value and not scheme.layer_drop:
@@ -170,7 +170,7 @@ def check_every_layer_runs(args: Namespace, side: Side, scheme: type[ResidualSch
 
 
 def check_shape(args: Namespace, side: Side) -> None:
-    """Raise ConfigurationError if a side's depth, width or number of heads is impossible."""
+    """Raise ConfigurationError if a side's depth, width or number of heads is invalid."""
     name = side.value
     layers, heads = getattr(args, f"{name}_layers"), getattr(args, f"{name}_attention_heads")
     width = getattr(args, f"{name}_embed_dim")
@@ -184,7 +184,7 @@ def check_shape(args: Namespace, side: Side) -> None:
 
 
 def build_layer(layer_class: type[Layer], cfg: Any, scheme: ResidualScheme, place: Place) -> Layer:
-    """Build the layer at `place`, with the scheme's initial weights unless `--init stock`."""
+    """Build the layer at `place`, with fairseq's initial weights if --init is stock."""
     layer = layer_class(layer_shape(cfg, place.side), scheme, place)
     if cfg.init == "scheme":
         layer.initialise(scheme)
@@ -194,7 +194,7 @@ def build_layer(layer_class: type[Layer], cfg: Any, scheme: ResidualScheme, plac
 
 
 def layer_shape(cfg: Any, side: Side) -> LayerShape:
-    """Return the sizes and dropouts of a side's layers, from fairseq's TransformerConfig."""
+    """Return the sizes and dropout probabilities of a side's layers from a TransformerConfig."""
     part = cfg.encoder if side is Side.ENCODER else cfg.decoder
     return LayerShape(
         embed_dim=part.embed_dim,
@@ -203,7 +203,7 @@ def layer_shape(cfg: Any, side: Side) -> LayerShape:
         source_dim=cfg.encoder.embed_dim,
         dropout=cfg.dropout,
         attention_dropout=cfg.attention_dropout,
-        # old configurations call activation_dropout relu_dropout
+        # in old configurations, relu_dropout is the name of activation_dropout
         activation_dropout=cfg.activation_dropout or cfg.relu_dropout or 0.0,
         activation=cfg.activation_fn,
     )

@@ -1,7 +1,7 @@
 """Check that training continues with the checkpoint's scheme, unless an option allows a change.
 
 fairseq compares only parameter names and shapes, which most schemes share. Without this check,
-training would continue with another function and overwrite the checkpoint.
+training would continue with another scheme and overwrite the checkpoint.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _other_norms(filename: str, trained: Any, chosen: Any, reset_optimizer: bool
 def differ(first: ResidualScheme, second: ResidualScheme) -> bool:
     """Return True if two schemes differ in name, variant or alpha.
 
-    Different depths with equal alphas are not an error here, as fairseq compares the layers.
+    Depths are not compared, because fairseq compares the names of all layers' parameters.
     """
     if (first.name, first.variant) != (second.name, second.variant):
         return True

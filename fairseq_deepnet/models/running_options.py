@@ -13,7 +13,7 @@ from ..schemes import ResidualScheme, Side
 
 AUTO = "auto"
 FP32_FROM = 18
-"""Depth of the deeper stack from which --residual-dtype auto means float32."""
+"""Smallest depth of the deeper stack at which --residual-dtype auto selects float32."""
 RESIDUAL_DTYPES = (AUTO, "float32", "model")
 
 
@@ -21,7 +21,7 @@ def add_running_arguments(parser: ArgumentParser) -> None:
     """Add this module's options."""
     parser.add_argument(
         "--checkpoint-activations-every",
-        dest="checkpoint_every",  # as checkpoints hold it
+        dest="checkpoint_every",  # its name in checkpoints
         metavar="LAYERS",
         help="activation checkpointing in segments of LAYERS layers: store each segment's input and"
         " recompute the other activations in backward. auto selects the length that needs the"

@@ -152,7 +152,7 @@ def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
             f"--residual-scheme {chosen.name} contradicts the checkpoint, which was trained with"
             f" {record['scheme']}; leave it out of the overrides"
         )
-    # Checkpoints from before the scheme had variants were trained with the first.
+    # Checkpoints from before the scheme had variants were trained with the first variant.
     trained = chosen.check_variant(record.get("variant"))
     if variant not in (None, trained):
         raise ConfigurationError(
@@ -164,9 +164,9 @@ def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
 
 
 def scheme_in(args: Any) -> ResidualScheme | None:
-    """Return the scheme of our model, or of fairseq's, with these arguments.
+    """Return the scheme of a model with these arguments, which may be ours or fairseq's.
 
-    The result is None for other models and if fairseq's sides have different schemes.
+    The result is None for other models and if the sides of fairseq's model have different schemes.
     """
     kind = KIND_OF.get(model_name(args) or "")
     if kind is None:
@@ -180,7 +180,7 @@ def scheme_in(args: Any) -> ResidualScheme | None:
 
 
 def log_learned(stack: Any, side: Side, update: int, interval: int) -> None:
-    """Log the mean of each learned residual value over a stack's sublayers, as SIDE_NAME.
+    """Log each learned value's mean over a stack's residuals, e.g. as encoder_residual_weight.
 
     Values are logged in the last update before each line of fairseq's log, but not for sharded
     stacks.

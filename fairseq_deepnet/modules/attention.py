@@ -1,4 +1,4 @@
-"""Multi-head attention on torch's scaled_dot_product_attention, with fairseq's parameter names.
+"""Multi-head attention that uses scaled_dot_product_attention and fairseq's parameter names.
 
 Shapes: B = batch, T = queries, S = keys, C = channels, H = heads, D = C / H. Batch comes first.
 """
@@ -16,11 +16,11 @@ from .positions import Unpadded
 class MultiheadAttention(nn.Module):
     """softmax(Q K^T / sqrt(D)) V over H heads, then out_proj.
 
-    `project` computes keys and values separately, so that the caller can reuse them: the decoder
-    projects a source sentence once, and one target position per step.
+    `project` computes keys and values separately, so that the caller can reuse them. Incremental
+    decoding projects each source sentence only once.
 
     Args:
-        embed_dim: C of queries and output.
+        embed_dim: C, the channels of queries and output.
         num_heads: H, a divisor of `embed_dim`.
         source_dim: channels of keys and values before projection (default: `embed_dim`).
         dropout: probability of dropping an attention weight during training.
@@ -85,7 +85,7 @@ class MultiheadAttention(nn.Module):
         Args:
             mask: additive (0, or -inf for hidden keys), broadcastable to [B, H, T, S]. Each query
                 needs at least one visible key.
-            causal: let query t attend to keys 0..t; excludes `mask`.
+            causal: let query t attend to keys 0..t; `mask` must be None.
             batch: if present, x and the output contain only its real positions, [n, C].
         """
         query = self.q_proj(x)
@@ -134,7 +134,7 @@ def scaled_dot_product_attention(
         query: [B, H, T, D]. key, value: [B, H, S, D].
         mask: additive, broadcastable to [B, H, T, S].
         dropout: probability of dropping a weight.
-        causal: let query t attend to keys 0..t; excludes `mask`.
+        causal: let query t attend to keys 0..t; `mask` must be None.
     """
     dtype = query.dtype
     is_half = query.device.type == "cpu" and dtype in (torch.bfloat16, torch.float16)

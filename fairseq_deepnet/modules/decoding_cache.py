@@ -21,11 +21,11 @@ def padded(length: int) -> int:
 
 
 class Slots:
-    """Slots that store the history of each hypothesis.
+    """Assignment of the cache's slots to the target positions of hypotheses.
 
-    Hypotheses of one beam share most of their history. Each position has one slot, and all
-    hypotheses that descend from the position attend to it. Reordering beams changes only `mask`. A
-    slot is free again when no hypothesis descends from its position.
+    Hypotheses of one beam share most of their history. Each position has one slot, to which all
+    hypotheses that descend from the position attend. Reordering beams changes only `mask`. A slot
+    becomes free when no hypothesis descends from its position.
 
     Attributes:
         mask: [B, K, n], True = the slot is in the hypothesis's history.
@@ -38,7 +38,7 @@ class Slots:
         self._bias: Tensor | None = None
 
     def __len__(self) -> int:
-        """Return n, the number of slots including free ones."""
+        """Return n, the number of slots, including free ones."""
         return self.mask.size(2)
 
     def add(self) -> None:
@@ -67,7 +67,7 @@ class Slots:
         return self._bias
 
     def select(self, rows: Tensor) -> None:
-        """Continue row rows[b, k], of B K rows, as hypothesis k of sentence b. rows: [B', K]."""
+        """Let hypothesis k of sentence b continue the old row rows[b, k]. rows: [B', K]."""
         histories = self.mask.flatten(0, 1).index_select(0, rows.flatten())
         self.mask = histories.view(*rows.shape, len(self))
         self._bias = None
@@ -79,14 +79,14 @@ class DecodingCache:
     Reordering a sentence's beams copies no keys or values. Hypotheses of a sentence share the
     source's keys and values, which are projected once per sentence. Each target position is stored
     once for all hypotheses that descend from it (`Slots`), and a mask selects the slots to which a
-    hypothesis attends. When sentences end, trailing sentences move into their places. `enter` and
+    hypothesis attends. When sentences finish, trailing sentences move to their places. `enter` and
     `leave` convert between the caller's row order and the cache's.
 
     Args:
         hypotheses_per_sentence: K; the hypotheses of a sentence are adjacent rows.
 
     Attributes:
-        newest: indices of the newest position, sentences [B, 1] and slots [B, K].
+        newest: sentence index [B, 1] and slot index [B, K] of each hypothesis's newest position.
     """
 
     newest: tuple[Tensor, Tensor]
@@ -96,15 +96,15 @@ class DecodingCache:
         self.hypotheses_per_sentence = hypotheses_per_sentence
         self.source_mask: Tensor | None = None  # [B, S], True = may attend
         self.layers: list[LayerMemory] = []
-        self.changes = 0  # changes that invalidate views of the layers' buffers
+        self.changes = 0  # number of changes that invalidate views of the layers' buffers
         self._slots: Slots | None = None
         self._places: Tensor | None = None  # [B], place of each sentence; None = its own index
         self._source_bias: Tensor | None = None
 
-    # Sequence of a step: begin, enter, every layer's memory, leave
+    # Order of calls in a step: begin, enter, every layer's memory, leave
 
     def begin(self, rows: int, device: torch.device) -> None:
-        """Allocate the next position of R rows."""
+        """Allocate a slot for the next position of each of R rows."""
         if self._slots is None:
             group = self.hypotheses_per_sentence
             self._slots = Slots(rows // group, group, device)
@@ -163,7 +163,7 @@ class DecodingCache:
             new_order: [R'], values in 0..R-1; each group of K rows continues one sentence.
 
         Raises:
-            ValueError: if a group has rows of several sentences.
+            ValueError: if the groups are incomplete, or one has rows of several sentences.
         """
         if self._slots is None:
             return
@@ -233,7 +233,7 @@ class LayerMemory:
         slots, sentences = len(cache.slots), cache.sentences
         target = self.target = self._room(like, slots)
         if self._cleared < slots:
-            # Uninitialised slots would contribute 0 x NaN.
+            # Uninitialised slots could contribute 0 x NaN.
             target[:, :, :, self._cleared : slots].zero_()
             self._cleared = slots
         self.places = target.permute(1, 3, 0, 2, 4)  # [B.., n.., 2, H, D]

@@ -1,7 +1,7 @@
-"""Dropout that draws one random 64-bit word per four elements on the CPU.
+"""Dropout that, on the CPU, draws one random 64-bit word for every four elements.
 
-In narrow layers, Bernoulli draws from torch's CPU generator take longer than matrix products: at
-width 64, they take a tenth of a training step. Here each element uses 16 bits of a word.
+In narrow layers, torch's Bernoulli draws on the CPU take longer than matrix products: at width 64,
+they take a tenth of a training step. Here each element uses 16 bits of a word.
 """
 
 import torch
@@ -32,7 +32,7 @@ class Dropout(FairseqDropout):
 def dropout_factors(like: Tensor, keep: int) -> Tensor:
     """Return a factor for each element: LEVELS / keep with probability keep / LEVELS, else 0.
 
-    Factors are numbers because torch's CPU kernels are several times slower with booleans.
+    Factors are floating-point numbers; with booleans, torch's CPU kernels are several times slower.
     """
     if keep in (0, LEVELS):
         return torch.full_like(like, keep / LEVELS)

@@ -1,4 +1,4 @@
-"""Weight layout for decoding, with query, key and value in one column-major matrix.
+"""Memory layout for generation: weights of query, key and value in one column-major matrix.
 
 Shapes: R = rows, C = channels.
 """

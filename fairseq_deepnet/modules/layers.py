@@ -31,7 +31,7 @@ from .positions import Unpadded
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Sizes and dropouts of one layer.
+    """Sizes and dropout probabilities of one layer.
 
     Args:
         embed_dim: C. ffn_dim: F. heads: H.
@@ -50,15 +50,15 @@ class LayerShape:
     activation: str
 
 
-RECOMPILATIONS = 64  # maximum for all stacks; torch's default is 8, after which it gives up
+RECOMPILATIONS = 64  # maximum for all stacks; beyond it (8 in torch), code runs uncompiled
 
 
 @functools.cache
 def compile_layers() -> Callable[..., Any]:
     """Return a compiled function that calls a layer's `compute`.
 
-    Parameters are inputs of the compiled code and sizes are dynamic, so a stack of any depth
-    compiles one layer: with a mask, without a mask, and again for sizes of 1.
+    Parameters are inputs of the compiled code and sizes are dynamic, so all layers of a stack share
+    the compiled code. torch recompiles it only for calls with or without a mask and for sizes of 1.
     """
     from torch._dynamo import config as limits  # takes a second to import
 
@@ -75,8 +75,8 @@ class TransformerLayer(nn.Module):
 
     Attributes:
         compiled: result of `compile_layers`, or None. It runs inside the layer's own hooks, which
-            gather sharded parameters. Decoding is not compiled. Neither are layers whose parts
-            have hooks (monitoring), which compiled code would skip.
+            gather sharded parameters. It is used only in training, and not while parts of the layer
+            have hooks (monitoring), as compiled code would skip these.
     """
 
     compiled: Callable[..., Any] | None = None
@@ -168,7 +168,7 @@ class TransformerLayer(nn.Module):
         )
 
     def linears(self) -> Iterator[tuple[Sublayer, Role, nn.Linear]]:
-        """Yield each linear map with its sublayer and its role there."""
+        """Yield each linear map with its sublayer and its role."""
         for sublayer in self.attentions:
             for role in (Role.Q_PROJ, Role.K_PROJ, Role.V_PROJ, Role.OUT_PROJ):
                 yield sublayer, role, getattr(getattr(self, sublayer.value), role.value)
@@ -234,15 +234,15 @@ class DecoderLayer(TransformerLayer):
         need_weights: bool = False,
         batch: Unpadded | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the layer's output, shaped like x, and weights [B, H, T, S] or None.
+        """Return the output, shaped like x, and attention weights [B, H, T, S] or None.
 
         Args:
             x: [B, T, C].
             source: the encoder's output [B, S, C'].
-            self_mask: additive, [B, 1, T, T]; if None, `causal` decides.
+            self_mask: additive, [B, 1, T, T]; must be None if `causal` is True.
             source_mask: additive, [B, 1, 1, S].
-            need_weights: return the cross-attention's weights.
-            batch: if present, x contains only its real positions, [n, C]; excludes weights.
+            need_weights: return the cross-attention's weights; must be False if `batch` is present.
+            batch: if present, x contains only its real positions, [n, C].
         """
         x = self.self_attention(x, self_mask, causal, batch)
         x, weights = self.cross_attention(x, source, source_mask, need_weights, batch)

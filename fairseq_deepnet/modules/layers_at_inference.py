@@ -1,13 +1,13 @@
-"""Inference layers: a decoder layer for one target position, an encoder layer without padding.
+"""Layers for inference: a decoder layer for one target position, an encoder layer without padding.
 
 A step of beam search consists of hundreds of small operations and spends most of its time outside
-matrix products. Therefore rows are two-dimensional here, one product computes q, k and v, one
-batched product attends from all hypotheses of a sentence to its stored positions, and a layer's
-parts are looked up once per batch.
+matrix products. Therefore activations are matrices [R, C] here, one product computes q, k and v,
+batched products compute the attention of all hypotheses of a sentence together, and a layer's parts
+are looked up once per batch.
 
-Generation sorts sentences by their number of words. The number of subwords varies, and up to a
-third of a batch is padding. (Training sorts by source subwords and has little padding.) The
-encoder's linear maps are applied only to real positions, and attention to whole sentences.
+Generation sorts sentences by number of words, but padding depends on the number of subwords and is
+up to a third of a batch. (Training sorts by source subwords and has little padding.) Therefore the
+encoder's linear maps are applied only to real positions. Attention is applied to padded sentences.
 
 Shapes: R = rows, B = sentences, K = R / B hypotheses per sentence, C = channels, H = heads,
 D = C / H, n = stored or real positions, S = source positions, S' = the same, padded.
@@ -35,7 +35,7 @@ class NewestPosition:
 
     Args:
         layer: the decoder layer.
-        cache: cache of the batch.
+        cache: the batch's cache of keys and values.
         project: computes a cross-attention's keys and values [B, H, S, D] from the encoder's
             output, in the cache's order; None without an encoder.
     """
@@ -98,7 +98,7 @@ class NewestPosition:
 class Attend:
     """softmax(Q K^T / sqrt(D)) V and out_proj for a few queries per sentence.
 
-    Two batched products take half the time of torch's scaled_dot_product_attention on a CPU.
+    On a CPU, two batched products take half as long as torch's scaled_dot_product_attention.
     """
 
     def __init__(self, attention: MultiheadAttention) -> None:

@@ -1,8 +1,8 @@
-"""Attention masks, and batches whose real positions are the rows of one matrix, without padding.
+"""Attention masks, and removal of padding from batches.
 
 Masks are boolean (True = may attend) until `additive` converts them. Batches are sorted by source
 length, but target lengths differ, more so in small corpora and large batches
-(docs/reports/speed.md). All operations except attention treat positions independently.
+(docs/reports/speed.md). Operations other than attention do not need padding.
 
 Shapes: B = batch, T = target or any length, S = keys, n = real positions, C = channels.
 """
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 WORTH_IT: Final = 20
-"""Training without padding is faster if channels times padding share exceeds this number: from 8 %
-padding at width 256, or a third at width 64, where overhead per call dominates."""
+"""Training without padding is faster if the number of channels times the share of padding exceeds
+this number, i.e. from 8 % padding at width 256 and from a third at width 64."""
 
 
 TargetMask = tuple[Tensor | None, bool]
@@ -25,7 +25,7 @@ TargetMask = tuple[Tensor | None, bool]
 
 
 def target_mask(padding: Tensor, full_context: bool = False) -> TargetMask:
-    """Return the decoder's mask, which is None if no real position could attend to padding.
+    """Return the decoder's self-attention mask; None if no real position can attend to padding.
 
     In causal mode, query t attends to keys 0..t, which hides padding on the right. This function
     synchronises with a GPU.
@@ -55,7 +55,7 @@ def key_mask(padding: Tensor) -> Tensor:
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert a boolean mask [..., S] to 0 (True) and -inf (False).
 
-    Models convert masks once per batch; attention would convert a boolean mask in each layer. In
+    Models convert masks once per batch, as attention would convert boolean masks in every layer. In
     memory, rows are padded to a multiple of 8, as torch's memory-efficient kernel requires, and by
     at least one element, so that torch.compile sees one layout.
     """
@@ -65,15 +65,15 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Unpadded:
-    """Conversion between a padded batch and its real positions, which synchronises with a GPU.
+    """Conversion between a padded batch and its real positions; creation synchronises with a GPU.
 
     Args:
         padding: [B, T], True = padding; at least one position is real.
 
     Attributes:
         positions: indices of the real positions in the flattened batch, [n].
-        rows: index of the real position for each position in the flattened batch, [B T]. Padding,
-            which no position attends to, has the index of the preceding real position.
+        rows: for each position in the flattened batch, its index in `positions`, [B T]. Padding, to
+            which no position attends, has the index of the preceding real position.
     """
 
     def __init__(self, padding: Tensor) -> None:
@@ -86,7 +86,7 @@ class Unpadded:
     def where_it_pays(cls, padding: Tensor, channels: int) -> Unpadded | None:
         """Return a batch if training without its padding is faster, otherwise None.
 
-        On GPUs synchronisation costs more than it saves, so the result is None.
+        On GPUs the result is None, as synchronisation would take longer than padding does.
 
         Args:
             padding: [B, T], True = padding.
@@ -117,7 +117,7 @@ class Unpadded:
 
 
 class _Take(torch.autograd.Function):
-    """index_select whose backward pass copies rows; torch's adds them."""
+    """index_select whose backward pass copies rows, whereas torch's adds them."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, batch: Unpadded) -> Tensor:

@@ -1,4 +1,4 @@
-"""Execution of a stack of layers, with activation checkpointing and hidden states."""
+"""Execution of a stack of layers, with optional activation checkpointing and hidden states."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -21,10 +21,10 @@ Apply = Callable[[Layer, Tensor], Tensor]
 class ActivationCheckpointing:
     """Activation checkpointing of a stack, in torch's non-reentrant form.
 
-    fairseq's wrapper loses a layer's gradients if its input needs none (frozen embeddings).
+    fairseq's wrapper loses a layer's gradients if the layer's input needs none (frozen embeddings).
 
     Args:
-        every: number of layers per segment, whose input is stored; 0 stores all activations.
+        every: number of layers per segment; only its input is stored. 0 stores all activations.
         offload: store the segments' inputs in host memory.
     """
 
@@ -34,8 +34,8 @@ class ActivationCheckpointing:
     def __call__(self, run: Callable[[Tensor], Any], x: Tensor) -> Any:
         """Return run(x), checkpointed if `every` is set.
 
-        Other inputs of `run`, such as the encoder's output, must be in its closure. Arguments would
-        be offloaded once per segment.
+        Other inputs of `run`, such as the encoder's output, must be in its closure. As arguments,
+        they would be offloaded once per segment.
         """
         if not self.every or not torch.is_grad_enabled():
             return run(x)
@@ -72,11 +72,11 @@ def run_layers(
     """Run x through the layers from bottom to top.
 
     Args:
-        layers: the layers in order; LayerDrop skips some when iterated.
+        layers: the layers in order; iteration over LayerDrop's list skips some.
         x: [B, T, C].
         apply: runs one layer on its input.
         checkpointing: activations to store; segments have one layer if `combination` or
-            `keep_states` need each output.
+            `keep_states` needs each output.
         combination: computes the next layer's input from all outputs so far, x first.
         keep_states: collect x and every layer's output.
 

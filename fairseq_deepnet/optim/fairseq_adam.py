@@ -18,7 +18,7 @@ Reduce = Callable[[Tensor], Tensor]
 
 @register_optimizer("fused_adam", dataclass=stock.FairseqAdamConfig)
 class FairseqAdam(stock.FairseqAdam):
-    """fairseq's adam with the same options, numbers, state and class name.
+    """fairseq's adam with fewer calls and the same options, results, state and class name.
 
     fairseq's trainer compares class names when it loads a checkpoint, so a run can resume with
     either optimiser.
@@ -46,7 +46,7 @@ class FairseqAdam(stock.FairseqAdam):
         self._multiply_factor = self._multiply_factor * c
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Reduce | None = None) -> Tensor:
-        """Return the gradient norm in float32; the next step clips it to a positive `max_norm`."""
+        """Return the gradient norm in float32; the next step clips to `max_norm` if positive."""
         norm = gradient_norm(self.params) * self._multiply_factor
         if aggregate_norm_fn is not None:
             norm = aggregate_norm_fn(norm)
@@ -57,7 +57,7 @@ class FairseqAdam(stock.FairseqAdam):
     def step(self, closure: Any = None, groups: Any = None) -> None:
         """Perform one update, with gradients multiplied by the factors of `multiply_grads`.
 
-        fairseq passes `scale` only to optimisers with `supports_step_with_scale`.
+        `scale` is no argument, as fairseq passes it only if `supports_step_with_scale` is true.
         """
         self._optimizer.factor = self._multiply_factor
         self._multiply_factor = 1.0
@@ -83,5 +83,5 @@ def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
 
 
 def clipping_factor(norm: Tensor, max_norm: float) -> Tensor:
-    """Return the factor that reduces `norm` to `max_norm`, as fairseq computes it."""
+    """Return the factor (at most 1) that reduces `norm` to `max_norm`, as fairseq computes it."""
     return (max_norm / (norm + 1e-6)).clamp(max=1)

@@ -1,9 +1,9 @@
-"""Optimiser state for exact resuming in half precision: fp32 weights and the loss scaler's counts.
+"""Optimiser state that lets half-precision runs resume exactly: fp32 weights and scaler counters.
 
 With --fp16 and --bf16 the optimiser trains fp32 copies of the weights. fairseq saves only the
 model's rounded weights and resumes from them. Here the optimiser's state also contains the fp32
-weights, `fp32_params` (4 bytes per parameter in addition to fairseq's 12), and the counts that
-control fp16's loss scale. Stock fairseq ignores both keys and loads such a checkpoint.
+weights, `fp32_params` (4 bytes per parameter in addition to fairseq's 12), and the counters that
+control fp16's loss scale. Stock fairseq ignores both keys, so it can load such a checkpoint.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ logger = logging.getLogger(__name__)
 WEIGHTS: Final = "fp32_params"
 """Key of the fp32 weights: a list with one tensor per parameter, or one flat tensor."""
 SCALER: Final = "loss_scaler"
-"""Key of the loss scaler's counts; fairseq saves the scale itself as `loss_scale`."""
+"""Key of the loss scaler's counters; fairseq saves the scale itself as `loss_scale`."""
 _COUNTS: Final = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
 
 
 class _SavedScaler:
-    """Mixin that saves the loss scaler's counts in the optimiser's state."""
+    """Mixin that saves the loss scaler's counters in the optimiser's state."""
 
     scaler: Any
 
@@ -46,7 +46,7 @@ class _SavedScaler:
 
 
 class ExactFP16Optimizer(_SavedScaler, FP16Optimizer):
-    """fairseq's half-precision optimiser with its fp32 weights in its state."""
+    """fairseq's half-precision optimiser, whose saved state here includes the fp32 weights."""
 
     def state_dict(self) -> dict[str, Any]:
         weights = [weight.detach() for weight in _weights_of(self)]
@@ -66,11 +66,11 @@ class ExactFP16Optimizer(_SavedScaler, FP16Optimizer):
             return
         for weight, value in zip(weights, saved, strict=True):
             weight.copy_(value)
-        self._sync_fp32_params_to_fp16()  # the checkpoint may be from the other half precision
+        self._sync_fp32_params_to_fp16()  # the checkpoint may have the other half precision
 
 
 class ExactMemoryEfficientFP16Optimizer(_SavedScaler, MemoryEfficientFP16Optimizer):
-    """fairseq's optimiser for half-precision weights without fp32 copies."""
+    """fairseq's optimiser for half-precision weights without fp32 copies, with saved counters."""
 
 
 # fairseq's trainer compares class names when it loads a checkpoint
@@ -79,13 +79,13 @@ ExactMemoryEfficientFP16Optimizer.__name__ = MemoryEfficientFP16Optimizer.__name
 
 
 def _weights_of(optimizer: Any) -> Sequence[Tensor]:
-    """Return an FP16Optimizer's fp32 weights, which fairseq may store by device."""
+    """Return an FP16Optimizer's fp32 weights, which fairseq may keep in a dict keyed by device."""
     weights = optimizer.fp32_params
     return list(weights.values()) if isinstance(weights, dict) else weights
 
 
 def _refuse_other_shapes(saved: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
-    """Raise ConfigurationError if the saved weights have other shapes."""
+    """Raise ConfigurationError if the shapes of saved and current weights differ."""
     if [weight.shape for weight in saved] != [weight.shape for weight in weights]:
         raise ConfigurationError(
             "the checkpoint's optimiser state does not match the trained parameters; train the same"

@@ -1,9 +1,9 @@
-"""Adam with torch's fused multi-tensor kernel, and with fairseq's numbers and state.
+"""Adam with torch's fused multi-tensor kernel, and with fairseq's results and state.
 
 fairseq's Adam runs six operations per tensor, and a 500L-500L model has about 21,000 tensors.
 torch's kernel updates all of them in one call. fairseq divides by sqrt(v) + eps and then corrects
-the bias; torch divides by sqrt(v / c) + eps with c = 1 - beta2^step. With eps / sqrt(c) passed to
-torch, the steps are equal.
+the bias; torch divides by sqrt(v / c) + eps with c = 1 - beta2^step. The steps are equal if torch's
+eps is eps / sqrt(c).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairseq.optim.adam import Adam
 from torch import Tensor
 
 BUCKET: Final = 2**24
-"""Maximum number of elements (64 MiB) converted to float32 at once."""
+"""Number of elements (64 MiB in float32) at which a chunk of converted tensors is complete."""
 Tensors = list[Tensor]
 Four = tuple[Tensors, Tensors, Tensors, Tensors]
 """Weights, gradients and both moments."""
@@ -26,7 +26,7 @@ Kind = tuple[int, torch.device, torch.dtype, torch.dtype]
 
 
 class FusedAdam(Adam):
-    """fairseq's Adam with one call per step and the same state, options and errors.
+    """fairseq's Adam with a few calls per step and the same state, options and errors.
 
     The state is float32 for weights of any dtype. Parameters without a gradient (frozen, or in a
     dropped layer) are skipped, and their step counts do not change.
@@ -78,7 +78,7 @@ class FusedAdam(Adam):
                 state["step"] = 0
                 state["exp_avg"] = torch.zeros_like(p, dtype=torch.float32)
                 state["exp_avg_sq"] = torch.zeros_like(p, dtype=torch.float32)
-            # apex's Adam, which fairseq uses if installed, stores the step count in the group
+            # apex's Adam, which fairseq uses if available, stores the step count in the group
             state["step"] = state.get("step", group.get("step", 0)) + 1
             order = p.stride()
             layout = (torch.float32, p.device, order)
@@ -101,7 +101,7 @@ def _laid_out(x: Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _settings(group: dict[str, Any], step: int) -> dict[str, Any]:
-    """Return arguments with which torch's kernel performs fairseq's step."""
+    """Return the arguments for which torch's kernel performs fairseq's step."""
     beta1, beta2 = group["betas"]
     return {
         "lr": float(group["lr"]),
@@ -127,7 +127,7 @@ def _in_float32(
 ) -> Iterator[Four]:
     """Yield the four lists in float32, and convert the weights back afterwards.
 
-    Weights are in half precision only with --memory-efficient-*. They are converted in parts, to
+    Weights are in half precision only with --memory-efficient-*. They are converted in chunks, to
     save memory.
     """
     if params[0].dtype == grads[0].dtype == torch.float32:

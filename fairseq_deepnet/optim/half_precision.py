@@ -1,8 +1,8 @@
-"""Copies between half-precision weights and float32 masters in a few calls.
+"""Copies between half-precision weights and float32 master weights in a few calls.
 
-fairseq's FP16Optimizer has one flat master in fp16, but one master per tensor in bf16 and with
---fp16-no-flatten-grads. With one master per tensor, each update copies every gradient and weight
-and zeroes every gradient separately. With `fused_adam` this takes three calls, with equal results.
+fairseq's FP16Optimizer has a single flat master tensor with --fp16, but one per weight tensor with
+--bf16 or --fp16-no-flatten-grads. It then copies every gradient and weight and zeroes every
+gradient separately. With `fused_adam`, three calls do this here, with equal results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Pairs = list[tuple[Tensor, Tensor]]
 
 
 class ForeachMasters(ExactFP16Optimizer):
-    """FP16Optimizer that updates one master per tensor in a few calls."""
+    """FP16Optimizer with one master per tensor that copies and zeroes all masters together."""
 
     _needs_sync: bool
 

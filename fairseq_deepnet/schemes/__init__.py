@@ -1,4 +1,4 @@
-"""Residual schemes by name. To add one, write its file and list its class in `SCHEMES`."""
+"""Residual schemes by name. To add a scheme, write a module and list its class in `SCHEMES`."""
 
 from ..errors import ConfigurationError
 from .admin import Admin, AdminLog
@@ -38,10 +38,10 @@ DEFAULT_SCHEME = DeepNorm.name
 
 
 def scheme_class(name: str, what: str = "residual scheme") -> type[ResidualScheme]:
-    """Return the scheme called `name`.
+    """Return the class of the scheme called `name`.
 
     Raises:
-        ConfigurationError: if no scheme has this name.
+        ConfigurationError: if no scheme has this name; the message begins with `what`.
     """
     if name not in SCHEMES:
         raise ConfigurationError(f"{what} {name} is unknown; choose one of {', '.join(SCHEMES)}")

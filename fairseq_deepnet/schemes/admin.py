@@ -1,4 +1,4 @@
-"""Admin: LN(w * x + G(x)), with w set by the variances of lower branches (Liu et al., 2020)."""
+"""Admin: LN(w * x + G(x)), w initialised from lower branches' variances (Liu et al., 2020)."""
 
 import logging
 import math
@@ -19,8 +19,8 @@ class AdminResidual(WeightedPostNormResidual):
     """LN((w + o) * x + G(x)) with a learned w [C], initially 1, and an offset o [1] from profiling.
 
     A half-precision optimiser copies parameters before the first batch, so its first step would
-    overwrite a parameter set by profiling. The weight omega = w + o is therefore split, and o is a
-    buffer. Weight decay acts on w, not on omega.
+    overwrite any value that profiling had assigned to a parameter. Therefore profiling sets o, a
+    buffer, and the weight of x is omega = w + o. Weight decay acts on w, not on omega.
     """
 
     def __init__(self, side: Side, embed_dim: int) -> None:
@@ -48,11 +48,11 @@ class AdminResidual(WeightedPostNormResidual):
 
 
 class Profile:
-    """Residual weights omega of a stack's sublayers, starting at the input.
+    """Residual weights omega of a stack's sublayers, from the lowest to the highest.
 
     omega_1 = 1 and omega_{i+1}^2 = Var[omega_i x_{i-1}] + Var[G_i]. Since LayerNorm sets
     Var[x_i] = 1, omega_{i+1}^2 is Var[x_0] plus the sum of Var[G_j] for j <= i. The embeddings x_0
-    are not normalised, and padding counts as zeros.
+    are not normalised and are zero at padding.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Profile:
         self.next_omega = 1.0
 
     def add(self, residual: Tensor, branch: Tensor) -> None:
-        """Add a sublayer's weighted residual and its branch after dropout, both [B, T, C].
+        """Compute the next omega from a sublayer's weighted residual and branch, both [B, T, C].
 
         Variances are computed over all elements of the batch. In distributed training they are
         averaged over processes, so that all processes set the same omega.
@@ -94,7 +94,7 @@ class ProfilingPass:
         for residual in residuals:
             residual.profile = profiles[residual.side]
         try:
-            # Compiled code would break its graph in every sublayer to read a variance.
+            # torch.compile would break the graph in every sublayer, where a variance is read.
             with torch.no_grad(), torch.compiler.set_stance("force_eager"):
                 model.forward(*args, **kwargs)
         finally:
@@ -109,18 +109,18 @@ class ProfilingPass:
 
 
 class Admin(ResidualScheme):
-    """Admin (Liu et al., EMNLP 2020), profiled before the first update of the training command.
+    """Admin (Liu et al., EMNLP 2020), with profiling before the run's first update.
 
     omega is learned. Its initial value, one number per sublayer, follows the authors' code, which
     includes Var[omega_i x_{i-1}]; the paper's formula sums only branch variances. The authors
     profile in a separate run on one device and write a file. Here each device runs its first batch
-    twice. Initial weights are Xavier-normal, as in every scheme here. The authors used the
-    initialisation of their fairseq version: `--init stock` differs from it only in the
-    feed-forward, which they drew Xavier-uniform with zero biases.
+    twice. Initial weights are Xavier-normal, as in most schemes here. The authors used their
+    fairseq version's initialisation. `--init stock` differs from it only in the feed-forward, where
+    their weights are Xavier-uniform and their biases zero.
     """
 
     name: ClassVar[str] = "admin"
-    summary: ClassVar[str] = "LN(w * x + G(x)), w learned, from the variance of the branches below"
+    summary: ClassVar[str] = "LN(w * x + G(x)), w learned, initially from lower branches' variances"
     norm: ClassVar[NormPlacement] = NormPlacement.POST
     bounded: ClassVar[bool] = True
     layer_drop: ClassVar[bool] = False
@@ -142,15 +142,15 @@ class Admin(ResidualScheme):
 
 
 class AdminLog(ResidualScheme):
-    """Admin without profiling, as in the authors' admin-torch: omega depends only on depth.
+    """Admin without profiling, as in the authors' admin-torch: the initial omega depends on depth.
 
-    For a stack with n sublayers (2N or 3M), omega is sqrt((n + 1) / ln(n + 1) - 1) in each, so that
-    the output changes by O(log n). With the variant `constant`, omega is sqrt(n) and the output
-    changes by O(1).
+    In a stack with n sublayers (2N or 3M), every omega is initially sqrt((n + 1) / ln(n + 1) - 1),
+    so that an update changes the output by O(log n). With the variant `constant`, omega is sqrt(n)
+    and an update changes the output by O(1).
     """
 
     name: ClassVar[str] = "admin-log"
-    summary: ClassVar[str] = "LN(w * x + G(x)), w learned, from the number of sublayers"
+    summary: ClassVar[str] = "LN(w * x + G(x)), w learned, initially from the number of sublayers"
     norm: ClassVar[NormPlacement] = NormPlacement.POST
     bounded: ClassVar[bool] = True
     variants: ClassVar[Mapping[str, str]] = {

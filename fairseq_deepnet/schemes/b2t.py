@@ -1,4 +1,4 @@
-"""B2T: Post-LN that adds a layer's input at its last LayerNorm (Takase et al., 2022)."""
+"""B2T: Post-LN that adds each layer's input before its last LayerNorm (Takase et al., 2022)."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -37,9 +37,9 @@ def pair(x: Stream) -> tuple[Tensor, Tensor]:
 class B2T(ResidualScheme):
     """Post-LN whose last sublayer in each layer also adds the layer's input b: LN(b + x + G(x)).
 
-    The authors' code multiplies every weight drawn by fairseq by N^(-1/2), where N is the depth of
-    the stack. Here this factor is the gain of Xavier-normal weights. The variant `plain` implements
-    only the formula and does not scale the weights.
+    The authors' code multiplies all of fairseq's initial weights by N^(-1/2), where N is the
+    stack's depth. Here this factor is the gain of Xavier-normal weights. The variant `plain`
+    implements only the formula and does not scale the weights.
     """
 
     name: ClassVar[str] = "b2t"
@@ -56,7 +56,7 @@ class B2T(ResidualScheme):
         return {sublayer: BottomToTopResidual(sublayer is sublayers[-1]) for sublayer in sublayers}
 
     def why_not_stock(self) -> str:
-        return "the last sublayer of a layer adds the layer's input, and a stock sublayer its own"
+        return "a layer's last sublayer adds the layer's input, and a stock sublayer only its own"
 
     def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
         return 1.0 if self.variant == "plain" else float(self.depths.of(place.side) ** -0.5)

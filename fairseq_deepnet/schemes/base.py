@@ -1,19 +1,19 @@
 """Interface of a residual scheme, which defines residual connections and initial weights.
 
-Layers contain no `if scheme ==`. A scheme defines:
+Layers contain no code for particular schemes. A scheme defines:
 
-1. Normalisation: `norm` places LayerNorm in a sublayer (`pre` adds a final LayerNorm after the
-   stack), and `embedding_norm` adds a LayerNorm after the embeddings.
+1. Normalisation: `norm` is LayerNorm's placement in a sublayer (`pre` adds a final LayerNorm after
+   the stack), and `embedding_norm` adds a LayerNorm after the embeddings.
 2. Residuals: `build_residuals` returns one module per sublayer. It is called once per layer, so
    that a layer's sublayers can share parameters and pass on more than x.
 3. Extra parts of a sublayer: `build_head_transform`, `build_ffn_transforms` and `bias`.
-4. Connections across layers: `build_combination` combines the outputs of all lower layers,
-   `streams` counts the tensors passed between layers, and `build_output_transform` follows the
-   stack.
-5. Initial weights: `gain` and `draw` set those of a layer, `initialise_ends` sets embeddings and
-   vocabulary projection, and `prepare` handles values that depend on a batch or on the run's
-   options. A residual that changes during training has `set_num_updates`, which fairseq calls
-   before each batch.
+4. Connections across layers: `build_combination` returns a module that combines the outputs of all
+   lower layers, `streams` is the number of tensors passed between layers, and
+   `build_output_transform` returns a module that follows the stack.
+5. Initial weights: `gain` and `draw` set those of a layer, `initialise_ends` sets the embeddings
+   and the vocabulary projection, and `prepare` handles values that depend on a batch or on the
+   run's options. A residual that changes during training has a method `set_num_updates`, which
+   fairseq calls before each batch.
 6. Export to fairseq's layers: `why_not_stock`, `residual_weight`, `stock_layer` and
    `stock_options`.
 
@@ -107,7 +107,7 @@ class ResidualScheme:
     """Base class of all schemes, with plain residuals, Xavier-normal weights and zero biases.
 
     Args:
-        depths: depths during training.
+        depths: number of layers per side during training.
         alphas: residual weight per side, as recorded in a checkpoint (default: `default_alpha`).
         variant: name from `variants` (default: the first).
 
@@ -145,7 +145,7 @@ class ResidualScheme:
 
     @classmethod
     def check_variant(cls, variant: str | None) -> str | None:
-        """Return the variant or the default variant; None if the scheme has no variants."""
+        """Return `variant`, by default the scheme's first; None if the scheme has no variants."""
         if variant is None:
             return next(iter(cls.variants), None)
         if variant not in cls.variants:
@@ -186,30 +186,30 @@ class ResidualScheme:
     def build_ffn_transforms(
         self, place: Place, ffn_dim: int
     ) -> tuple[nn.Module | None, nn.Module | None]:
-        """Return modules applied to the FFN's hidden [B, T, F] before activation and before fc2."""
+        """Return modules for the hidden units [B, T, F] before the activation and before fc2."""
         return None, None
 
     def build_combination(self, side: Side, embed_dim: int) -> Combination | None:
-        """Return a module that computes a layer's input from all lower outputs (as in DLCL)."""
+        """Return a module that combines all lower layers' outputs into a layer's input (DLCL)."""
         return None
 
     def build_output_transform(self, side: Side, embed_dim: int) -> nn.Module | None:
-        """Return a module applied to the stack's output (as in R-Fixup), which joins `streams`.
+        """Return a module applied to the stack's output (as in R-Fixup).
 
-        Pre-LN's final norm is separate.
+        If there are several streams, the module joins them. Pre-LN's final norm is separate.
         """
         return None
 
     # Export to stock layers (tools/export/folding.py)
 
     def why_not_stock(self) -> str | None:
-        """Return why fairseq's layers cannot compute the scheme; None if they can."""
+        """Return the reason why fairseq's layers cannot compute the scheme; None if they can."""
         if self.norm is NormPlacement.NONE:
-            return "it has no LayerNorm, and a stock layer normalises in every sublayer"
+            return "it has no LayerNorm, whereas a stock layer normalises in every sublayer"
         return None
 
     def residual_weight(self, place: Place, learned: Mapping[str, Tensor]) -> float | Tensor:
-        """Return the residual weight, a number or a vector [C], of a trained Post-LN sublayer.
+        """Return a trained Post-LN sublayer's residual weight, a number or a vector [C].
 
         Args:
             place: position of the sublayer's layer.
@@ -220,12 +220,12 @@ class ResidualScheme:
     def stock_layer(self, place: Place, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Convert a trained layer's parameters, by name, to those of a stock layer.
 
-        Residuals are excluded, as `residual_weight` covers them.
+        Parameters of residuals are left out, as `residual_weight` covers them.
         """
         return {name: weight for name, weight in layer.items() if not name.startswith("residuals.")}
 
     def stock_options(self) -> dict[str, bool]:
-        """Return the fairseq model options that `stock_layer` needs."""
+        """Return the fairseq options of a model whose layers `stock_layer` has converted."""
         return {}
 
     # Initialisation
@@ -244,7 +244,7 @@ class ResidualScheme:
             nn.init.zeros_(linear.bias)
 
     def initialise_ends(self, stacks: Mapping[Side, nn.Module]) -> None:
-        """Initialise the embeddings and the vocabulary projection, which may share tables.
+        """Initialise the embeddings and the vocabulary projection, which may share a table.
 
         T-Fixup and R-Fixup override this; other schemes keep fairseq's values.
 

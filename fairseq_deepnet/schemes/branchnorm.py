@@ -13,10 +13,10 @@ UPDATES = 4000  # length of the growth if the learning rate has no warm-up
 
 
 class GrowingBranchResidual(Residual):
-    """LN(x + a G(x)) with a = min(1, t / T) in update t = 1, 2, ...; a new model has a = 1.
+    """LN(x + a G(x)) with a = min(1, t / T) in update t = 1, 2, ...; before training, a = 1.
 
-    a is a buffer, so resuming and translating use the value saved in the checkpoint. Fine-tuning
-    counts updates from 1, but a never falls below the loaded value.
+    a is a buffer, so resumed runs and translation use the checkpoint's value. In fine-tuning, t
+    starts at 1 again, but a never falls below the loaded value.
     """
 
     def __init__(self) -> None:
@@ -46,12 +46,12 @@ class GrowingBranchResidual(Residual):
 
 
 class BranchNorm(ResidualScheme):
-    """LN(x + a G(x)), where a grows linearly to 1; the scheme is then Post-LN.
+    """LN(x + a G(x)), where a grows linearly to 1, after which the scheme equals Post-LN.
 
     This follows the paper's abstract and other descriptions: the branch weight grows to that of
-    Post-LN within T updates, a hyper-parameter. Linear growth is our reading, and so is the choice
-    of T: the learning rate's warm-up, or 4,000 updates without warm-up. There is no public code.
-    Initial weights are Xavier-normal, as in every scheme here.
+    Post-LN within T updates. There is no public code, so linear growth is our interpretation, and
+    so is T: the number of warm-up updates, or 4,000 without warm-up. Initial weights are
+    Xavier-normal, as in most schemes here.
     """
 
     name: ClassVar[str] = "branchnorm"

@@ -1,4 +1,4 @@
-"""DeepNorm: LN(alpha x + G(x)), initial weights scaled by beta (arXiv 2203.00555, "the paper")."""
+"""DeepNorm: LN(alpha x + G(x)) and weights scaled by beta (arXiv 2203.00555, "the paper")."""
 
 from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
@@ -34,8 +34,8 @@ class DeepNorm(ResidualScheme):
 
     beta is the gain of v_proj and out_proj (self- and cross-attention), fc1 and fc2; q_proj and
     k_proj keep gain 1 (paper, Fig. 2(a)). Biases, embeddings, LayerNorms and the vocabulary
-    projection are not scaled. The variants other than `paper` remove one of the two factors, to
-    separate their effects.
+    projection are not scaled. Each variant other than `paper` removes one of the two factors, to
+    show the other's effect.
     """
 
     name: ClassVar[str] = "deepnorm"

@@ -10,7 +10,7 @@ from .residual import Combination, LayerNorm
 
 
 class LinearCombination(Combination):
-    """x_{l+1} = sum over k <= l of W[l, k] LN_k(y_k), where y_0 is the embedding, without LN.
+    """x_{l+1} = sum_{k <= l} W[l, k] LN_k(y_k) of layer outputs y_k; y_0, the embedding, has no LN.
 
     Args:
         layers: number of layers in the stack.
@@ -29,7 +29,7 @@ class LinearCombination(Combination):
 
     def forward(self, outputs: list[Tensor]) -> Tensor:
         weights = self.weight[len(outputs) - 1].unbind()
-        # Outputs are added one by one: autograd would keep a stack of all outputs in every layer.
+        # Outputs are added one by one, as autograd would store a stacked tensor for every layer.
         x = outputs[0] * weights[0]
         for output, weight in zip(outputs[1:], weights[1:], strict=False):
             x = torch.addcmul(x, output, weight)
@@ -42,9 +42,9 @@ class LinearCombination(Combination):
 class DLCL(ResidualScheme):
     """Pre-LN in which each layer reads a learned sum of all lower layers' normalised outputs.
 
-    This is the pre-norm form, compared in DeepNet's table, with the authors' defaults: one number
-    per pair of layers, rows initialised as averages, no softmax, no window, and separate weights in
-    encoder and decoder. Another combination and the final LayerNorm follow the top layer.
+    This is the pre-norm form, as in the DeepNet paper's comparison, with the authors' defaults: one
+    number per pair of layers, rows initialised as averages, no softmax, no window, and separate
+    weights in encoder and decoder. A last combination and the final LayerNorm follow the top layer.
     """
 
     name: ClassVar[str] = "dlcl"

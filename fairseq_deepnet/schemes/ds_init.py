@@ -9,13 +9,14 @@ from .base import NormPlacement, Place, ResidualScheme, Role, Sublayer
 
 
 class DSInit(ResidualScheme):
-    """Post-LN with weights of layer l (from 1) uniform within Xavier's bound divided by sqrt(l).
+    """Post-LN with Xavier-uniform weights divided by sqrt(l) in layer l (from 1).
 
     This follows the paper's formula with its alpha set to 1. The authors' code passes
     gain / sqrt(l) to an initialiser that treats it as a factor on the variance, so the standard
     deviation falls only as l^(-1/4); the variant `code` reproduces this. Layers are counted per
     stack. q, k and v are separate maps here; the authors' self-attention uses one map [d, 3d],
-    whose fan makes them smaller by sqrt(2). The paper's merged attention is not implemented.
+    whose larger fan-out makes its weights smaller by sqrt(2). The paper's merged attention is not
+    implemented.
     """
 
     name: ClassVar[str] = "ds-init"

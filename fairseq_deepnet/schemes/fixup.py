@@ -51,13 +51,12 @@ class RFixup(ResidualScheme):
     is initially 0. Other maps are Xavier-uniform times L^(-1 / (2m - 2)) for m maps per branch:
     L^(-1/6) for q, k and v, and L^(-1/2) for fc1. No map has a bias. Learned shifts precede each
     branch and surround the activation, and a learned scale ends each branch. A shift and a scale
-    follow the encoder, and a shift follows the decoder. The vocabulary projection is initially 0
-    unless it shares the embedding table, which keeps its values (the authors' code does not share
-    it).
+    follow the encoder, and a shift follows the decoder. The vocabulary projection is initially 0,
+    as in the authors' code, unless it shares the embedding table, which keeps its values.
 
-    In the authors' code q, k and v are one 3d x d matrix, whose fan makes them smaller by sqrt(2);
-    our gain includes this factor. The variant `code` reproduces an oversight: the authors build the
-    cross-attention without L, which then defaults to 12.
+    In the authors' code q, k and v are one 3d x d matrix, whose larger fan-out makes its weights
+    smaller by sqrt(2); our gain includes this factor. The variant `code` reproduces an oversight:
+    the authors build the cross-attention without L, which then defaults to 12.
     """
 
     name: ClassVar[str] = "r-fixup"
@@ -103,8 +102,8 @@ class TFixup(ResidualScheme):
     """T-Fixup (Huang et al., ICML 2020): x + G(x) with scaled initial weights and embeddings.
 
     The layers' weights are Xavier-uniform; v_proj, out_proj, fc1 and fc2 are multiplied by
-    0.67 N^(-1/4) in the encoder and (9M)^(-1/4) in the decoder. Embeddings are multiplied by
-    (9N)^(-1/4), but a separate decoder table by (9M)^(-1/4). The paper writes N for both depths.
+    0.67 N^(-1/4) in the encoder and (9M)^(-1/4) in the decoder. The embedding table is multiplied
+    by (9N)^(-1/4), and a separate decoder table by (9M)^(-1/4). The paper writes N for both depths.
     With the variant `code`, q and k are smaller by sqrt(2), as in fairseq and the authors' code.
     The vocabulary projection is scaled only if it is an embedding table. The authors train without
     warm-up; DeepNet's comparison uses warm-up for every method.

@@ -26,15 +26,15 @@ class ScaledNormResidual(PreNormResidual):
 class LNScaling(ResidualScheme):
     """x + G(LN(x) / sqrt(l)) in layer l (from 1) of each stack; the final norm is not scaled.
 
-    The paper and its code agree; both treat only decoder-only models. The authors initialise
-    weights as LLaMA does; here they are Xavier-normal, as in every scheme. The encoder's output is
+    The paper and its code agree, and both cover only decoder-only models. The authors initialise
+    weights as LLaMA does; here they are Xavier-normal, as in most schemes. The encoder's output is
     not scaled for cross-attention.
     """
 
     name: ClassVar[str] = "ln-scaling"
     summary: ClassVar[str] = "x + G(LN(x) / sqrt(l)) in layer l"
     norm: ClassVar[NormPlacement] = NormPlacement.PRE
-    layer_drop: ClassVar[bool] = False  # dropping layers below would change l
+    layer_drop: ClassVar[bool] = False  # dropping a lower layer would change l
     stock_initialisation: ClassVar[bool] = True
 
     @staticmethod

@@ -39,9 +39,9 @@ class NormFormer(ResidualScheme):
     """Pre-LN with LN after each attention, a factor per head, and LN before fc2.
 
     As in the paper's formula, head factors precede out_proj. fairseq's flags apply the factors
-    after out_proj, to a reshaped output, and only in the decoder's self-attention. DeepNet does not
-    document its choice for encoder and cross-attention; here all attention layers have them. The LN
-    before fc2 follows the activation's dropout, as in fairseq. The variant `resscale` adds the
+    after out_proj, to a reshaped output, and only in the decoder's self-attention. DeepNet's paper
+    does not say whether encoder and cross-attention have them; here all attention layers do. The
+    LN before fc2 follows the activation's dropout, as in fairseq. The variant `resscale` adds the
     paper's optional factor on the feed-forward's residual.
     """
 

@@ -6,7 +6,7 @@ from .base import NormPlacement, Place, ResidualScheme, Role, Sublayer
 
 
 class PostLN(ResidualScheme):
-    """LN(x + G(x)), as in Vaswani et al. (2017); equals DeepNorm with alpha = beta = 1."""
+    """LN(x + G(x)), as in Vaswani et al. (2017): DeepNorm with alpha = beta = 1."""
 
     name: ClassVar[str] = "post-ln"
     summary: ClassVar[str] = "LN(x + G(x))"
@@ -27,9 +27,8 @@ class PreLN(ResidualScheme):
 class PostLNInit(ResidualScheme):
     """Post-LN with the initial weights of layer l (from 1) scaled by 1 / (N - l + 1).
 
-    Lower layers have smaller weights, the opposite of DS-Init. The paper (Section 3) does not list
-    the weights to scale. Here all linear weights are scaled; in the decoder, N is the decoder's
-    depth.
+    Lower layers have smaller weights, unlike in DS-Init. The paper (Section 3) does not say which
+    weights are scaled; here all linear weights are. In the decoder, N is the decoder's depth.
     """
 
     name: ClassVar[str] = "post-ln-init"

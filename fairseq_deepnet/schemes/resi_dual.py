@@ -21,7 +21,7 @@ class DualResidual(Residual):
         self.embed_dim, self.scale, self.is_last = embed_dim, scale, is_last
 
     def pair(self, x: Stream) -> tuple[Tensor, Tensor]:
-        """Return x and r, which is s x for embeddings x [B, T, C]."""
+        """Return x and r; if x is the embeddings [B, T, C], r is s x."""
         if not isinstance(x, Tensor):
             return x
         if x.size(-1) == self.embed_dim:
@@ -60,14 +60,14 @@ class JoinStreams(nn.Module):
 class ResiDual(ResidualScheme):
     """Two streams, x' = LN(x + G(x)) and r' = r + G(x), which both start as the embeddings.
 
-    The stack's output is x + LN(r). Initial weights are Xavier-normal, as in every scheme here; the
+    The stack's output is x + LN(r). Initial weights are Xavier-normal, as in most schemes here; the
     authors use fairseq's, and `--init stock` is close to theirs. LayerNorm is invariant to the
-    scale of r except for eps, so the variant `scaled` keeps r small for fp16. In the authors' code
-    the scale is an option, by default 1.
+    scale of r except for eps, so the variant `scaled` can keep r small for fp16. In the authors'
+    code the scale is an option with default 1.
     """
 
     name: ClassVar[str] = "resi-dual"
-    summary: ClassVar[str] = "LN(x + G(x)) beside r + G(x); x + LN(r) leaves the stack"
+    summary: ClassVar[str] = "LN(x + G(x)) beside r + G(x); the stack's output is x + LN(r)"
     norm: ClassVar[NormPlacement] = NormPlacement.POST
     streams: ClassVar[int] = 2
     variants: ClassVar[Mapping[str, str]] = {

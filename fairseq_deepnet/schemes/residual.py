@@ -1,8 +1,8 @@
-"""Residual connections: `enter` returns the branch's input, `leave` joins its output.
+"""Residual connections: `enter` returns the branch's input, `leave` adds the branch's output.
 
 Shapes: x and branch are [B, T, C] (B = batch, T = length, C = channels). A residual owns only the
 parameters that its scheme adds; LayerNorm and dropout belong to the layer, under fairseq's names,
-and are arguments.
+and are passed as arguments.
 
 The stream passes from each residual to the next. In most schemes it is x. Within a layer it may be
 a pair of x and another tensor [B, T, C]. Between layers it is one tensor with x in its first C
@@ -21,7 +21,7 @@ Stream = Any  # a tensor or a pair of tensors, as above
 
 
 class LayerNorm(nn.LayerNorm):
-    """torch's LayerNorm in the dtype of its input: an fp32 stream is normalised in fp32."""
+    """torch's LayerNorm in its input's dtype, so that fp32 streams are normalised in fp32."""
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
@@ -124,10 +124,10 @@ class WeightedBranchResidual(Residual):
 
 
 class Combination(nn.Module):
-    """Layer input as a function of all lower layers' outputs."""
+    """Module that computes a layer's input from all lower layers' outputs."""
 
     def keep(self, output: Tensor, layer: int) -> Tensor:
-        """Return what to store of an output [B, T, C]; layer 0 is the embeddings."""
+        """Return the tensor to store for a layer's output [B, T, C]; layer 0 is the embeddings."""
         return output
 
     def forward(self, outputs: list[Tensor]) -> Tensor:

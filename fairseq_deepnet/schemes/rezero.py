@@ -14,8 +14,8 @@ class ReZero(ResidualScheme):
     """x + a G(x) with a = 0 initially, so the stack is the identity (Bachlechner et al., UAI 2021).
 
     As in the authors' code, a layer's sublayers share one factor. In the variant `sublayer` each
-    sublayer has its own, as in the paper's formula. The authors' encoder multiplies before dropout
-    and their decoder after it, which is equivalent. Their weights are initialised as in torch
+    sublayer has its own, as in the paper's formula. The authors' encoder applies the factor before
+    dropout and their decoder after it, which is equivalent. They initialise weights as torch does
     (`--init stock` is close); ours are Xavier-normal. Training in fp16 fails (DeepNet paper,
     footnote 3), so use fp32 or bf16.
     """

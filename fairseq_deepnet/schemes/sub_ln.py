@@ -21,7 +21,7 @@ class HeadsNorm(nn.Module):
 
 
 class SubLN(ResidualScheme):
-    """x + W LN(F(LN(x))), where W is the branch's last map (out_proj or fc2).
+    """x + W LN(F(LN(x))), where W is a branch's last map (out_proj or fc2) and F the rest of it.
 
     v_proj, out_proj, fc1 and fc2 have gain sqrt(ln 3M ln 2N / 3) in the encoder, sqrt(ln 3M) in the
     decoder, and sqrt(ln 2L) in a model with one stack of L layers. As in the paper (end of

@@ -1,8 +1,8 @@
 """Sharded model for fairseq's trainer, with weights that only rank 0 builds.
 
 fairseq builds the full fp32 model in every process before a trainer can shard it, so a node with
-eight processes would need memory for eight models. Here the other processes build parameters
-without memory and receive their rows from rank 0.
+eight processes would need memory for eight models. Here, processes other than rank 0 build
+parameters without memory and receive their rows from rank 0.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ LAYERS: Final = "layers"
 
 
 class ShardedModel(nn.Module):
-    """Wrapper that shards a model in place and forwards other attributes to it.
+    """Wrapper that shards a model in place and otherwise gives access to its attributes.
 
     Args:
-        model: fp32 model on the host, equal in all processes or with meta parameters in processes
-            other than rank 0.
+        model: fp32 model on the host. Its parameters are equal in all processes, or on the meta
+            device in processes other than rank 0.
         group: process group.
         device: device of the computation.
         dtype: dtype of the computation.
-        unit_bytes: size of a gathered unit of layers.
+        unit_bytes: maximum size of a unit, i.e. of the layers that are gathered together.
         reshard: free a unit after forward and gather it again for backward. Otherwise parameters
             stay gathered for all micro-batches of an update, and full gradients are summed and
             reduced once.
         offload: store shards in host memory.
 
     Attributes:
-        parameters_split: parameters of fully_shard by name; tied parameters occur once.
-        own: rows of this process by name, as plain tensors in the same memory, for the optimiser.
+        parameters_split: sharded parameters (DTensors) by name; tied parameters occur once.
+        own: this process's rows by name, as plain tensors in the same memory, for the optimiser.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class ShardedModel(nn.Module):
         return tensor.to("cpu").clone() if self.rank == 0 else tensor.new_empty(0)
 
     def scatter(self, whole: Tensor | None, rows: Tensor, shape: torch.Size) -> None:
-        """Copy rank 0's full tensor to the rows of all processes, which call this together."""
+        """Copy rows of rank 0's full tensor to all processes, which call this together."""
         sent = torch.empty(shape, dtype=rows.dtype, device=self.device)
         if self.rank == 0 and whole is not None:
             sent.copy_(whole.view(shape))
@@ -169,7 +169,7 @@ class ShardedModel(nn.Module):
             p.whole_gradient_norm = norms.get(p)  # type: ignore[attr-defined]
 
     def forget_gradients(self) -> None:
-        """Drop the gradients of a failed pass."""
+        """Drop gradients that a failed pass has left in the sharded parameters."""
         for p in self.parameters_split.values():
             p.grad = None
 
@@ -195,10 +195,10 @@ class ShardedModel(nn.Module):
         self.module.set_reshard_after_backward(last)
 
     def stay_whole(self) -> None:
-        """Keep parameters gathered in the next passes.
+        """Keep parameters gathered after they are used.
 
-        The number of steps in a search depends on its sentences, so processes cannot wait for each
-        other during a search.
+        The number of beam-search steps depends on the sentences and differs between processes, so
+        they cannot gather parameters together at each step.
         """
         if not self._stays_whole:
             self._stays_whole = True
@@ -231,7 +231,7 @@ class ShardedModel(nn.Module):
 
         Args:
             keep_fp32: also return the trained parameters in fp32, in order. The checkpoint's model
-                contains them in the dtype of the computation.
+                contains them rounded to the dtype of the computation.
         """
         gathered: dict[str, Tensor] = {}
         exact = []
@@ -244,7 +244,7 @@ class ShardedModel(nn.Module):
         return exact
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """Return the full model as fairseq saves it. Call this on rank 0 after `gather`."""
+        """Return the full model's state in fairseq's form; call this on rank 0 after `gather`."""
         assert self.gathered is not None
         gathered, self.gathered = self.gathered, None
         names = {id(p): name for name, p in self.parameters_split.items()}
@@ -260,7 +260,7 @@ class ShardedModel(nn.Module):
         """Load parameters and buffers from `to_load` on rank 0; all processes call this together.
 
         Args:
-            state_dict: empty.
+            state_dict: ignored, as fairseq's trainer passes an empty dictionary.
 
         Raises:
             RuntimeError: in every process, if names or shapes differ.
@@ -321,7 +321,7 @@ def units(model: nn.Module, unit_bytes: int, element: int) -> Iterator[list[nn.M
 
 
 def cast_buffers(model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
-    """Cast buffers to the dtype of the computation, as casting the whole model would."""
+    """Move buffers to a device and cast them to the model's dtype, as Module.to would."""
     for module in model.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None:
@@ -331,9 +331,9 @@ def cast_buffers(model: nn.Module, dtype: torch.dtype, device: torch.device) -> 
 
 @contextlib.contextmanager
 def weights_on_rank_0(cfg: Any = None) -> Iterator[None]:
-    """Build parameters without memory, but real buffers, in processes other than rank 0.
+    """In processes other than rank 0, build parameters without memory (but real buffers).
 
-    Afterwards every process's torch generator has rank 0's state.
+    Afterwards torch's random generator has rank 0's state in every process.
 
     Args:
         cfg: ignored; fairseq passes its configuration of distributed training.

@@ -14,19 +14,19 @@ from ..optim.fp32_state import WEIGHTS
 from .model import ShardedModel
 
 BY_ROWS: Final = "split by rows"
-"""Placeholder for a sharded tensor of the optimiser's state."""
+"""Placeholder for a sharded tensor in the optimiser's state."""
 
 
 def gather(
     model: ShardedModel, state: dict[str, Any], exact: list[Tensor], flat: bool
 ) -> dict[str, Any]:
-    """Return the optimiser's state as in unsharded training on rank 0, else an empty dictionary.
+    """Return, on rank 0, the optimiser's state as in unsharded training; elsewhere, return {}.
 
     Args:
         model: the sharded model.
         state: this process's state.
-        exact: full fp32 weights, for half precision.
-        flat: store all parameters as one row.
+        exact: full fp32 weights, which are stored if `state` contains fp32 weights.
+        flat: store the values of all parameters as one row.
     """
     shapes = model.trained_shapes()
     whole = {
@@ -101,7 +101,7 @@ def skeleton(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_split(value: Any) -> bool:
-    """Return True if a value is a sharded tensor; step counts may be tensors without dimensions."""
+    """Return True if a value is a sharded tensor, not a step count (a number or a scalar)."""
     return isinstance(value, Tensor) and value.dim() > 0
 
 
@@ -125,16 +125,16 @@ def _by_parameter(state: Any, shapes: list[torch.Size]) -> dict[str, Any] | None
 
 
 def parts_of(weights: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-    """Return weights with these shapes, from one tensor per parameter or a single row."""
+    """Return weights with these shapes; `weights` has one tensor per parameter or a single row."""
     if len(weights) == 1 and len(shapes) > 1:
         weights = weights[0].split([shape.numel() for shape in shapes])
     return [part.view(shape) for part, shape in zip(weights, shapes, strict=True)]
 
 
 def split(moments: dict[str, Any], shapes: list[torch.Size]) -> dict[str, Any]:
-    """Split an optimiser's state with one row for all parameters into states of these shapes.
+    """Split an optimiser's state that has one row for all parameters, according to `shapes`.
 
-    Other values (Adam's step) are copied to each parameter.
+    Other values, such as Adam's step, are copied for each parameter.
     """
     (group, *others) = moments["param_groups"]
     if others or len(group["params"]) != 1 or len(shapes) == 1:

@@ -1,9 +1,9 @@
 """fairseq's trainer for a sharded model.
 
-fairseq 0.12's own `fully_sharded` uses fairscale, which is no longer maintained. With `is_fsdp`,
-fairseq's trainer imports fairscale, rejects --bf16, and asks the model for checkpoints. Here
-`is_fsdp` is always false, so the trainer treats the model as with any other backend, and
-ShardedTrainer overrides the rest.
+fairseq 0.12's own `fully_sharded` uses fairscale, which is no longer maintained. If `is_fsdp` is
+true, fairseq's trainer imports fairscale, rejects --bf16, and asks the model for checkpoints. Here
+`is_fsdp` is always false, so fairseq's trainer treats the model as it does with other backends, and
+ShardedTrainer overrides the methods that have to differ.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ logger = logging.getLogger(__name__)
 torch.serialization.add_safe_globals([distributed._TensorPlaceholder])  # in fairseq's broadcasts
 
 _ERRORS: Final[list[Exception]] = []
-"""Errors after which this process must end."""
+"""Errors after which this process must exit without waiting for others."""
 
 
 def install() -> None:
-    """Make fairseq-train build a ShardedTrainer, and the model's weights on rank 0."""
+    """Make fairseq-train build a ShardedTrainer, and build the model's weights only on rank 0."""
     DeepNetTrainer.of_sharded = ShardedTrainer
     modules: tuple[Any, ...] = (fairseq.distributed, training_program())
     for module in filter(None, modules):
@@ -270,7 +270,7 @@ class ShardedTrainer(DeepNetTrainer):
             return super().valid_step(sample, raise_oom)
 
     def _log_oom(self, exc: Any) -> None:
-        """Raise ConfigurationError, as the other processes wait within this batch."""
+        """Raise ConfigurationError, as the other processes wait for this one in the same batch."""
         super()._log_oom(exc)
         raise ConfigurationError(
             f"rank {self.data_parallel_rank} is out of memory, and a sharded model cannot skip a"
@@ -278,9 +278,9 @@ class ShardedTrainer(DeepNetTrainer):
         )
 
     def consolidate_optimizer(self) -> None:
-        """Gather model and optimiser on rank 0 for the next checkpoint.
+        """Gather the model and the optimiser's state on rank 0 for the next checkpoint.
 
-        This is skipped if fairseq tries to save after an error in one process.
+        Nothing is gathered if fairseq tries to save after an error in one process.
         """
         if _is_alone_with_error():
             return
