@@ -1,6 +1,6 @@
 """Layers, branches, linear maps and norms of Transformer models, found by attribute names.
 
-The models of this package, fairseq and torchscale share names. A stack has `layers`. A layer has
+Models of this package, fairseq and torchscale use the same names. A stack has `layers`. A layer has
 `self_attn`, possibly `encoder_attn`, `fc1` and `fc2`, and the LayerNorms `self_attn_layer_norm`,
 `encoder_attn_layer_norm` and `final_layer_norm`. torchscale's `fc1` and `fc2` are parts of `ffn`.
 """
@@ -39,7 +39,7 @@ class Branch:
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """Layer with its branches in the order in which they are computed."""
+    """One layer, with its branches in the order in which they are computed."""
 
     name: str
     module: nn.Module
@@ -63,7 +63,7 @@ class Stack:
 
     @property
     def table(self) -> nn.Embedding | None:
-        """Token embeddings, or None."""
+        """The stack's token embeddings, or None."""
         table = getattr(self.module, "embed_tokens", None)
         return table if isinstance(table, nn.Embedding) else None
 

@@ -99,7 +99,7 @@ def words_of(parser: argparse.ArgumentParser, environment: Mapping[str, str]) ->
     may export DATA or OUT for another purpose. An empty variable counts as unset.
 
     Raises:
-        ValueError: if a switch is neither 0 nor 1, or DRY_RUN is set without a --dry-run to set.
+        ValueError: if a switch is neither 0 nor 1, or if DRY_RUN=1 but --dry-run does not exist.
     """
     if environment.get("DRY_RUN", "0") != "0" and "--dry-run" not in parser._option_string_actions:
         raise ValueError(
@@ -125,7 +125,7 @@ def variable_of(option: str) -> str:
 
 
 def typed(name: str) -> str:
-    """Return the start of a message, which names the script or subcommand that the user ran."""
+    """Return the start of error messages: the script or subcommand that the user ran."""
     script = os.environ.get("DEEPNET_COMMAND")
     return f"[{script}]" if script else f"deepnet {name}:"
 

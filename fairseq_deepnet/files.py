@@ -29,7 +29,7 @@ def shown(path: Path) -> str:
 
 
 def inside_project(path: Path | str) -> Path:
-    """Return an absolute or existing path unchanged, and any other path as relative to ROOT."""
+    """Return an absolute or existing path unchanged, and any other path joined to ROOT."""
     path = Path(path)
     return path if path.is_absolute() or path.exists() else ROOT / path
 
@@ -103,7 +103,7 @@ def put_in_place(part: Path, path: Path) -> None:
     """Rename a complete file to its final name, atomically replacing any previous file.
 
     The bytes are flushed to disk before the rename, so a power cut leaves either the old or the new
-    file. Processes that have opened or mapped the old file still read the old bytes.
+    file. Processes that have opened or mapped the old file continue to read the old bytes.
     """
     with part.open("rb") as file:
         os.fsync(file.fileno())

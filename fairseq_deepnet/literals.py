@@ -57,7 +57,7 @@ def evaluate(text: str, name: str | None = None) -> Any:
     """Return a literal's value without running code.
 
     Raises:
-        ConfigurationError: with the option's name, if the text is not a literal or is too large.
+        ConfigurationError: if the text is not a literal or is too large; the message has `name`.
     """
     try:
         if len(text) > MAX_LENGTH:

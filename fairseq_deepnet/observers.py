@@ -29,10 +29,10 @@ class Observer:
         """Called after the optimiser's step, or after a failed attempt (`updated` is False)."""
 
     def loaded(self, trainer: Any, update: int) -> None:
-        """Called after loading a checkpoint of `update` updates, or with 0 if there is none."""
+        """Called when the checkpoint is loaded; `update` is its number of updates, or 0."""
 
     def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
-        """Called when fairseq aborts: gradients are not finite, or the loss scale is minimal."""
+        """Called when fairseq aborts because of non-finite gradients or the minimum loss scale."""
 
     def detach(self) -> None:
         """Remove all hooks from the model, after this observer has failed."""

@@ -170,7 +170,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         """Return an iterator over the training data; a resumed run gets the same batches.
 
         If one iterator serves all epochs, plain fairseq seeds its batches with the epoch in which
-        the process started, and its data-loading workers keep the order of that epoch.
+        the process started, and data-loading workers keep the order of that epoch.
         """
         task, data = self.task, self.cfg.dataset
         if load_dataset:
@@ -314,10 +314,9 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
             group.update({k: v for k, v in (options | overrides).items() if k in group})
 
     def _restore_schedule(self, extra: dict[str, Any]) -> None:
-        """Restore the schedule's last validation loss and the bad epochs of reduce_lr_on_plateau.
+        """Restore the schedule's last loss and reduce_lr_on_plateau's count of bad epochs.
 
-        At the end of an epoch, fairseq saves the checkpoint before it passes the loss to the
-        schedule.
+        At the end of an epoch, fairseq saves before it passes the validation loss to the schedule.
         """
         plateau: Any = getattr(self.lr_scheduler, "lr_scheduler", None)
         if hasattr(plateau, BAD_EPOCHS):
@@ -445,7 +444,7 @@ def install() -> None:
 
 
 def follow_training_program() -> None:
-    """Make fairseq-train call the trainer before and after it validates and saves."""
+    """Make fairseq-train call the trainer before and after `validate_and_save`."""
     program: Any = training_program()
     if program is None or hasattr(program, "is_followed"):
         return

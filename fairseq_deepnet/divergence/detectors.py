@@ -19,7 +19,7 @@ import torch
 from .events import LEARNT, Event, Kind, Region, region_text
 
 WINDOW: Final = 50  # losses before a spike, for comparison
-RECENT: Final = 5  # losses whose median is a spike: one or two bad batches are no divergence
+RECENT: Final = 5  # latest losses, whose median counts: one or two bad batches are no divergence
 LEAST: Final = 10  # minimum number of losses in the window
 SIGMAS: Final = 8.0
 """Height of a spike above the window's mean, in estimated standard deviations of a mean of RECENT
@@ -76,7 +76,7 @@ class LossSpike:
             return
 
         def onset(usual: float) -> int:
-            """Return the first update whose loss is at least halfway to the highest."""
+            """Return the first update whose loss is at least halfway from `usual` to the peak."""
             return next(u for u, x in [*self._losses][-RECENT:] if x >= (usual + max(recent)) / 2)
 
         if len(before) < LEAST:
@@ -103,7 +103,7 @@ class LossSpike:
 
 
 class Stalled:
-    """Detector of a model that stays at the unigram level after warm-up."""
+    """Detector of a model whose loss, after warm-up, is no lower than that of a unigram model."""
 
     def __init__(self, warmup: int) -> None:
         self.finding: Event | None = None
@@ -118,7 +118,7 @@ class Stalled:
             self._losses.append((update, loss))
 
     def judge(self, level: float | None) -> None:
-        """Compare the losses with the unigram level in bits per token, if the level is known."""
+        """Compare the losses with a unigram model's loss in bits per token, or None if unknown."""
         if self.learnt or len(self._losses) < STALL_WINDOW:
             return
         updates, losses = zip(*self._losses, strict=True)
@@ -157,8 +157,8 @@ class Unigram:
     def level(self) -> float | None:
         """Return the targets' entropy in bits per token, or None if there are too few tokens.
 
-        The entropy of observed frequencies is too low by (K - 1) / 2N nats for K distinct symbols
-        among N (Miller and Madow).
+        The entropy of observed frequencies is corrected, because it is too low by (K - 1) / 2N nats
+        for K distinct symbols among N (Miller and Madow).
         """
         seen = self.counts[self.counts > 0].double()
         total = float(seen.sum())

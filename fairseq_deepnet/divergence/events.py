@@ -21,16 +21,16 @@ from ..monitoring import records
 
 NAME: Final = "divergence.jsonl"
 LONG_STACK: Final = 12
-"""Layers per side from which plain Post-LN needs more than a warm-up (paper, Table 1)."""
+"""Number of layers per side from which warm-up is not enough for plain Post-LN (paper, Table 1)."""
 EPSILON: Final = 1e-4
 """Adam's epsilon with which a 50L-50L model was stable at the learning rate of 6L-6L, with 1,024
 tokens per update (docs/reports/depth.md). Initial gradients of deep layers are far below this
 value. With a smaller epsilon, Adam's steps are as long in deep layers as in all other layers."""
 LONG_ENOUGH_TO_FREEZE: Final = 50
-"""Layers per side from which Post-LN stacks improve with --freeze-norms both
+"""Number of layers per side from which --freeze-norms both improves Post-LN
 (docs/reports/depth.md)."""
 LEARNT: Final = 0.1
-"""Bits per token below a unigram model that count as learning."""
+"""Bits per token by which a learning model's loss falls, or lies below a unigram model's loss."""
 Region = tuple[int, int, int]
 """First layer, last layer (both counted from 1), and number of layers in the stack."""
 

@@ -1,8 +1,8 @@
 """The divergence watch: rank 0 judges the run, and all processes stop together.
 
 Rank 0 decides, because its gradient norms and the targets in its batches are not known to other
-processes. With several processes, rank 0 broadcasts its decision every INTERVAL updates. fairseq's
-FloatingPointError reaches all processes at once. The watch changes no number of the run, and an
+processes. With several processes, rank 0 broadcasts its decision every INTERVAL updates. fairseq
+raises FloatingPointError in all processes at once. The watch changes no number of the run, and an
 error in the watch does not stop the run.
 """
 
@@ -37,7 +37,7 @@ INTERVAL: Final = 10  # updates between two checks of the gradients, unless a ch
 TESTED: Final = 2
 """Number of updates by which a checkpoint should precede a divergence: the checkpoint's parameters
 are first used by the next update, which must have been healthy."""
-HISTORY: Final = 20  # healthy checks that are stored, as an event reports the last one before it
+HISTORY: Final = 20  # healthy checks that are kept; an event reports the last one before it
 
 
 def add_watch_arguments(parser: ArgumentParser) -> None:
@@ -73,7 +73,7 @@ def policy_of(args: Any) -> str:
 def not_finite(
     error: FloatingPointError, started: int, norms: Mapping[str, Sequence[float | None]]
 ) -> Event:
-    """Describe fairseq's error in terms of layers, from gradient norms by side and layer."""
+    """Return the event for fairseq's error, with the layers that have no finite gradient norm."""
     layers = {}
     for side, row in norms.items():
         bad = [n for n, x in enumerate(row, 1) if x is not None and not math.isfinite(x)]

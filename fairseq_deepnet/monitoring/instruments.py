@@ -37,13 +37,13 @@ _STACK_PARTS: Final = {
     "layer_norm": "final",
     "output_transform": "final",  # ResiDual's, of its second stream
 }
-"""Parts by the attribute names of LayerNorms in layers and stacks."""
+"""Names of the parts of a layer and of a stack, by the attribute names of their LayerNorms."""
 
 
 def arrange(values: dict[Slot, float | None]) -> dict[str, Any]:
-    """Return numbers as nested dictionaries by quantity, side and part, with lists over layers.
+    """Return numbers in nested dictionaries by quantity, side and part, as lists over layers.
 
-    A slot without a part becomes one number per side.
+    If a slot has no part, the number itself replaces the dictionary of parts.
     """
     arranged: dict[str, Any] = {}
     for (quantity, side, part, layer), value in values.items():
@@ -196,7 +196,7 @@ class Activations:
         self._is_forward = False
 
     def _watch(self, slot: Slot, module: nn.Module) -> None:
-        """Add a slot's hooks to a module."""
+        """Add the hooks that measure a slot's quantity to a module."""
         if slot[0] not in self.quantities:
             return
         self._sums[slot] = None

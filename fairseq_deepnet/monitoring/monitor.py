@@ -25,7 +25,7 @@ from .records import QUANTITIES
 from .updates import FILE, RANK, Probe, UpdateBound, distance
 
 ON_PROBE: Final = ("model_update", "step_update", RANK, "update_bound")
-"""Quantities that need the probe or the initial parameters."""
+"""Quantities that need the probe, which is a fixed batch, or the initial parameters."""
 
 
 def add_monitor_arguments(parser: ArgumentParser) -> None:
@@ -169,7 +169,7 @@ class Monitor(Observer):
 
 
 def scalars(value: Any, tag: str = "") -> Iterator[tuple[str, float]]:
-    """Yield numbers with tags such as gradient_norm/decoder/ffn/0001; layers count from 1."""
+    """Yield numbers with tags such as gradient_norm/decoder/ffn/0001 (the lowest layer)."""
     if isinstance(value, list):
         value = {f"{layer:04d}": number for layer, number in enumerate(value, start=1)}
     if isinstance(value, dict):

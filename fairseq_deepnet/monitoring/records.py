@@ -94,10 +94,10 @@ def read(file: Path) -> Iterator[Record]:
 
 
 def keep_until(file: Path, update: int, attempt: int | None = None) -> None:
-    """Drop records of later updates, which a run that resumes from `update` repeats.
+    """Drop records of later updates, because a run that resumes from `update` repeats these.
 
     Args:
-        attempt: if set, keep all records of other attempts
+        attempt: if set, only records of this attempt are dropped
     """
     if file.is_file():
         remaining = [

@@ -105,7 +105,7 @@ class Probe:
                 raise ValueError("the run had other initial weights (another --seed?)")
             self.net_input, self.initial = dict(state["net_input"]), state["features"]
         except Exception as error:  # a damaged file makes torch.load raise anything
-            logger.warning("%s: %s; model updates count from this update on", self.file, error)
+            logger.warning("%s: %s; model updates are measured from here on", self.file, error)
 
     def mask(self, side: Side) -> Tensor:
         """Return the mask [B, T] of a stack's input, which is False at padding."""

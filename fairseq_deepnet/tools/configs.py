@@ -75,7 +75,7 @@ def read_yaml(path: Path, what: str = "config", of: str = "option: value") -> di
     """Return the mapping in a YAML file.
 
     Raises:
-        ValueError: if the file is invalid; `what` and `of` describe in the message what is valid.
+        ValueError: if the file is invalid; the message has its kind, `what`, and valid form, `of`.
     """
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)

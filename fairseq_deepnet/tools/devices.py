@@ -78,7 +78,7 @@ def _gpu_name(number: int) -> str:
 
 
 def use_gpu(number: int | None) -> None:
-    """Hide all GPUs, or all but one, from this process, which must not have used a GPU yet."""
+    """Hide all GPUs but GPU `number`, or all if None, from this process before it uses a GPU."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "" if number is None else _gpu_name(number)
 
 

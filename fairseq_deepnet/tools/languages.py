@@ -43,7 +43,7 @@ def languages() -> dict[str, Language]:
 
 @functools.cache
 def find(code: str) -> Language | None:
-    """Return the language with a code of OPUS-100, Flores-101, M2M-100 or WMT, or None."""
+    """Return the language that has this code in OPUS-100, Flores-101, M2M-100 or WMT, or None."""
     if entry := languages().get(code):
         return entry
     for entry in languages().values():

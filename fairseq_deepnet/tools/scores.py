@@ -1,7 +1,7 @@
 """Scores in run folders. The name of a score describes how the text was translated.
 
 The score of a language pair is NAME.json, beside NAME.txt with the hypotheses. The score of many
-directions is a folder NAME with these two files per direction and the averages in summary.json.
+directions is a folder NAME with two such files for each direction, and averages in summary.json.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SUMMARY: Final = "summary.json"
 OTHER_TEXT: Final = "text."
 """Prefix of the names of scores on text from outside the data folder (--text)."""
 VALUES: Final = (*METRICS, TOKENISED, "x-en", "en-x", "average", "zero-shot")
-"""Keys of numbers in the records of a language pair's score or of many directions' scores."""
+"""Keys of numbers in the record of a score, whether of one language pair or of many directions."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def score_name(words: Sequence[str], text: Path | None = None) -> str:
 
 
 def option_words(options: Sequence[str]) -> str:
-    """Return options of fairseq-generate in a form for file names, such as max-len-b10.
+    """Return fairseq-generate's options as a part of file names, such as max-len-b10.
 
     Options that are too long or contain unusual characters are replaced by a digest.
     """

@@ -45,7 +45,7 @@ def build_from_arguments(args: Namespace, vocabulary: int, target: int | None = 
         target: number of entries in the target dictionary, if it is a different one.
 
     Raises:
-        ValueError: if the architecture is unknown or refuses its options.
+        ValueError: if the architecture is unknown or rejects its options.
     """
     if args.arch not in ARCH_CONFIG_REGISTRY:
         raise ValueError(f"neither fairseq nor this plugin has the architecture {args.arch}")

@@ -63,7 +63,7 @@ class TrainedModel:
         return (self.run or self.path.resolve().parent) / "scores"
 
     def make(self) -> Path:
-        """Return the checkpoint's path, after computing the average if it is an average.
+        """Return the path of the checkpoint, which is computed first if it is an average.
 
         Raises ValueError if the weights are not finite.
         """

@@ -1,4 +1,4 @@
-"""Measurements of a Transformer's forward pass, independent of its attributes.
+"""Measurements of a Transformer's forward pass, which do not rely on the model's attributes.
 
 `fit_residuals` gives every layer a random input, in float64 and evaluation mode. Hooks record the
 inputs and outputs of branches and norms, and z = a x + c b is solved by least squares. Here, x is
@@ -62,7 +62,7 @@ class Fit:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class LayerFit:
-    """Fits of a layer's sublayers, and the layer's input and output, of at least C channels."""
+    """Fits of a layer's sublayers, with the layer's input and output, each [n, C] or wider."""
 
     sublayers: list[Fit]
     input: Tensor
@@ -288,7 +288,7 @@ def solve(z: Tensor, *terms: Tensor) -> tuple[Tensor, float]:
 
 
 def fit(norm: NormPlacement, x: Tensor, b: Tensor, z: Tensor, bottom: Tensor) -> Fit:
-    """Solve z = a x + c b + d.
+    """Solve z = a x + c b + d for a, c and d.
 
     If no a and c are exact for all channels, fit one pair per channel. If this fails, too, fit a
     multiple of the layer's input `bottom` as a third term.

@@ -85,7 +85,7 @@ def make_claim(
     """Return the claim that the model's arguments imply, or the claim of the scheme `name`.
 
     Raises:
-        ValueError: if there is no name and the model's arguments imply no scheme.
+        ValueError: if `name` is None and the model's arguments imply no scheme.
     """
     layers = {stack.side: len(stack.layers) for stack in stacks}
     depths = Depths(layers.get(Side.ENCODER, 0), layers.get(Side.DECODER, 0))
@@ -135,10 +135,10 @@ def initial_std(
     """Return the standard deviations around 0 of a new linear map's weight and bias.
 
     A scheme multiplies Xavier's standard deviation by its gain and sets biases to 0. fairseq draws
-    q, k and v from Xavier's uniform distribution, divided by sqrt(2) if q and k have equal fans. It
-    draws out_proj from Xavier's uniform distribution, with bias 0, and all other parameters as
-    nn.Linear does, uniformly in +- 1 / sqrt(fan_in). fairseq's RoBERTa draws weights from
-    N(0, 0.02) and sets biases to 0.
+    q, k and v from Xavier's uniform distribution, divided by sqrt(2) if q and k have equal inputs.
+    It draws out_proj from Xavier's uniform distribution, with bias 0, and all other parameters like
+    nn.Linear, uniformly from -1 / sqrt(fan_in) to 1 / sqrt(fan_in). fairseq's RoBERTa draws weights
+    from a normal distribution with standard deviation 0.02, and sets biases to 0.
     """
     if isinstance(start, ResidualScheme):
         return start.gain(place, branch.sublayer, role) * xavier_std(linear), 0.0
@@ -154,7 +154,7 @@ def initial_std(
 
 
 class Member(NamedTuple):
-    """A parameter and its expected standard deviation; `xavier` is empty for a bias."""
+    """A parameter with its expected and Xavier's standard deviation; no `xavier` for a bias."""
 
     kind: str
     tensor: Tensor
@@ -420,8 +420,8 @@ def check_residuals(
     alpha = Fact("alpha", measured, *((expected, fine) if judged else (LEARNED, None)))
     pairs = zip(layers, expected_layers, strict=True)
     if judged and not all(same(a.output[:, width:], b.output[:, width:]) for a, b in pairs):
-        where = f"{stack.side.value} layers, beside x"
-        faults.append(Fault("inputs", where, "other streams", scheme.name))
+        where, found = f"{stack.side.value} layers", "unexpected streams besides x"
+        faults.append(Fault("inputs", where, found, f"those of {scheme.name}"))
     return [alpha, *facts], faults
 
 

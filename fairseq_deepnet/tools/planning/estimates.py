@@ -202,7 +202,7 @@ def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> 
     """Return the training settings for parsed fairseq-train arguments.
 
     Args:
-        length: subwords per sentence, which convert --batch-size to tokens if --max-tokens is unset
+        length: subwords per sentence, to convert --batch-size to tokens if --max-tokens is not set
 
     Raises:
         ValueError: for options that the plan does not support.
@@ -243,7 +243,7 @@ def vocabulary_of(
         sizes: sizes that take precedence, such as "32000", or "8000,6000" for source and target
 
     Raises:
-        ValueError: if no size is known, or if the text is not one or two numbers.
+        ValueError: if there is neither `sizes` nor another source, or if sizes are not numbers.
     """
     if sizes is None and data is not None and (data / "corpus.json").is_file():
         folder = DataFolder.open(data)

@@ -2,9 +2,9 @@
 
     --fallbacks "lr*0.5, lr*0.5, update-freq*2"
 
-Each divergence takes the next of these steps, which multiplies one option by a factor; earlier
-steps stay in effect. fallback.json in the run folder records the steps, not the resulting values.
-Each start applies them to its own options, so the number of devices may still change.
+After each divergence, the next of these steps multiplies one option by a factor; earlier steps stay
+in effect. fallback.json in the run folder records the steps, not the resulting values. Every start
+applies the steps to its own options, so the number of devices may still change.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ LAUNCHERS: Final = ("auto", "torchrun", "slurm")
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What the supervisor must do; computed for it in another process, which imports torch."""
+    """Instructions for the supervisor, computed by another process because this needs torch."""
 
     status: int = 0  # exit status if there is no command
     command: tuple[str, ...] = ()  # fairseq-train or its launcher, with all options
@@ -173,7 +173,7 @@ def choose_launcher(
         is_dry: True for a dry run, in which the nodes' addresses may be missing
 
     Raises:
-        ValueError: naming the variable that is missing or contradicts another.
+        ValueError: if a variable is missing or contradicts another; the message names it.
     """
     if node_rank is not None and not 0 <= node_rank < devices.nodes:
         raise ValueError(f"NODE_RANK={node_rank}: must be from 0 to {devices.nodes - 1}")

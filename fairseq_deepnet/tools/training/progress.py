@@ -43,7 +43,7 @@ class Progress:
         self.rest = b""
 
     def read(self, log: BinaryIO, is_over: bool = False) -> list[str]:
-        """Return the lines to print for new lines of the log; an unfinished one if `is_over`."""
+        """Return what to print for the log's new lines, and for an unfinished one if `is_over`."""
         *lines, self.rest = (self.rest + log.read()).split(b"\n")
         if is_over and self.rest:
             lines.append(self.rest)

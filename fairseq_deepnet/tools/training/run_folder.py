@@ -120,7 +120,7 @@ def refuse_changes(run: Path, config: configs.Config, data: Path, resume: bool) 
 
 
 def text_digests(data: Path) -> dict[str, str]:
-    """Return the digests of the training and validation text in a folder's corpus.json."""
+    """Return the digests of training and validation text that a data folder's corpus.json lists."""
     manifest = data / "corpus.json"
     files = read_record(manifest).get("files", {}) if manifest.is_file() else {}
     return {name: files[name] for name in files if Path(name).name.startswith(("train", "valid"))}

@@ -43,7 +43,7 @@ RUNS: Final = ROOT / "runs"
 TICK: Final = 0.1
 """Interval in seconds at which the child is checked."""
 LEEWAY: Final = 15.0
-"""Seconds after the grace period, in which torchrun can kill its processes before this module."""
+"""Seconds after the grace period for torchrun to kill its processes before this module does."""
 ENDING: Final = 2.0
 """Seconds in which a repeated signal is ignored, and in which an earlier run may still exit."""
 TAIL: Final = 1 << 16
@@ -147,7 +147,7 @@ class Child:
         self.ends_by = math.inf  # end of the grace period
 
     def train(self, caught: deque[int]) -> int:
-        """Train, forward the signals in `caught`, and return the exit status."""
+        """Run the child, forward the signals in `caught`, and return the run's exit status."""
         say(f"training; everything is logged in {self.log}; Ctrl-C saves and stops")
         process = self._start()
         with self.log.open("rb") as log:
