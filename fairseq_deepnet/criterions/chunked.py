@@ -2,7 +2,7 @@
 
 Shapes: N = tokens, n = tokens of a chunk, C = channels, V = vocabulary.
 
-Let z = x W' + b, p = softmax(z), s the smoothing, e = s / (V - 1) and a = 1 - s - e. fairseq's loss
+Let z = x W^T + b, p = softmax(z), s the smoothing, e = s / (V - 1), a = 1 - s - e. fairseq's loss
 for a token with target t is -a log p_t - e sum_v log p_v, with the gradient dz = p - a [v = t] - e.
 Each chunk's table [n, V] yields the chunk's share of losses and gradients, and the next chunk
 reuses the table's memory. This takes one exponential per entry and three products per token, as
@@ -26,8 +26,8 @@ CPU_ROWS: Final = (128, 512)
 """Lower and upper bound of n on the CPU; between them, n is C.
 
 W and its gradient are read once per chunk. If n is below C, this takes longer than computing the
-table; if n is above, the table does not stay in cache. Measured on one core with fp32 and bf16, V
-8,192 and 65,536, and C 64, 256 and 512.
+table; if n is above, the table does not stay in cache. The bounds were measured on one core with
+fp32 and bf16, V = 8,192 and 65,536, and C = 64, 256 and 512.
 """
 CPU_BLOCK: Final = 2**20
 """Number of elements of W's gradient that are added at once in half precision on the CPU.
@@ -46,7 +46,7 @@ LEAST_PROBABILITY: Final = 1e-30
 
 
 class Losses(NamedTuple):
-    """Scalar sums over tokens.
+    """Scalar sums of the losses over tokens.
 
     Args:
         loss: label-smoothed loss in nats.
@@ -69,8 +69,8 @@ def chunk_rows(width: int, vocabulary: int, on_gpu: bool) -> int:
 def product_dtype(features: Tensor) -> torch.dtype:
     """Return the dtype of matrix products, which is autocast's or the features'.
 
-    On the CPU fp16 is replaced by fp32: products would be returned in fp16, and sums over many
-    tokens would overflow. GPUs return fp32 products.
+    On the CPU, fp32 replaces fp16, in which sums over many tokens would overflow. GPUs return the
+    products of fp16 matrices in fp32.
     """
     device = features.device.type
     autocast = torch.is_autocast_enabled(device)
@@ -95,8 +95,8 @@ def smoothed_cross_entropy(
 ) -> Losses:
     """Return the losses of features [..., C] against target [...], ignoring padding.
 
-    `loss` is differentiable once, with respect to features, weight [V, C] and bias [V]. The loss
-    and its gradients are accumulated in float32 (or float64) for any dtype of products.
+    `loss` can be differentiated once, with respect to features, weight [V, C] and bias [V]. Losses
+    and gradients are accumulated in float32 (or float64), whatever the dtype of the products.
 
     Args:
         smoothing: s, which fairseq calls epsilon.
@@ -119,10 +119,10 @@ def smoothed_cross_entropy(
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Computes gradients in the forward pass, where the tables exist; backward scales them.
+    """Loss whose gradients are computed in the forward pass, where the tables exist.
 
-    Until then gradients are stored in float32: half precision would round small gradients to zero
-    before backward applies the loss scale.
+    Until the backward pass scales them, gradients are stored in float32, because half precision
+    would round small gradients to zero before the loss scale is applied.
     """
 
     @staticmethod
@@ -244,7 +244,7 @@ class ChunkWalk:
         return out.copy_(self._half_product(left, right))
 
     def _half_product(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return a matrix product of half-precision inputs, in the dtype of sums on a GPU."""
+        """Return a product of half-precision matrices; on a GPU, it has the dtype of sums."""
         if left.is_cuda:
             return torch.mm(left, right, out_dtype=self.sums)
         return torch.mm(left, right)

@@ -1,6 +1,6 @@
 """Shape of a model, its number of parameters, and the settings of its training.
 
-Parameters are counted in one layer per side on the meta device. The count is exact and takes
+To count parameters, one layer per side is built on the meta device. The count is exact and takes
 milliseconds, whereas building a thousand layers takes seconds.
 """
 

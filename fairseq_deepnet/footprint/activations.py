@@ -57,7 +57,7 @@ class MicroBatch:
     def is_fused(self, attention_dropout: float) -> bool:
         """Return True if scaled_dot_product_attention uses a kernel that stores no L x L weights.
 
-        The CPU kernel does not support dropout; torch then uses the unfused "math" implementation.
+        The CPU kernel does not support dropout, with which torch uses the unfused "math" code.
         """
         return self.on_gpu or not attention_dropout
 

@@ -144,7 +144,7 @@ def _communication(training: Training, parameters: Parameters) -> int:
 def _optimiser_temporary(training: Training, parameters: Parameters) -> int:
     """Return the temporary bytes of an optimiser step, which processes one tensor at a time.
 
-    The largest tensor determines them; with the flat fp32 copy of --fp16, it is the whole model.
+    They depend on the largest tensor, which is the whole model if the fp32 copy is flat (--fp16).
     adam needs a denominator and adafactor two copies of the update. --memory-efficient-* adds fp32
     copies of gradient and weight (with fused_adam, those of a chunk of tensors).
     """

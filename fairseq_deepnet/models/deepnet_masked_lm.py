@@ -42,12 +42,12 @@ class DeepNetMaskedLMEncoder(RobertaEncoder):
 
     @property
     def embed_tokens(self) -> nn.Module:
-        """Embedding table, under the name used by schemes."""
+        """Embedding table, under the name that schemes use."""
         return self.sentence_encoder.embed_tokens
 
     @property
     def output_projection(self) -> nn.Module:
-        """Head with the vocabulary projection, under the name used by schemes."""
+        """Head with the vocabulary projection, under the name that schemes use."""
         return self.lm_head
 
 

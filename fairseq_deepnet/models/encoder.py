@@ -31,7 +31,7 @@ EncoderOut = dict[str, list[Any]]
 
 
 class SchemeStack:
-    """Mixin with the parts of a residual scheme that our encoder and decoder share."""
+    """Mixin of our encoder and decoder with the parts of a scheme that are outside the layers."""
 
     side: ClassVar[Side]
     scheme: ResidualScheme
@@ -98,7 +98,7 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
         self.generates = False  # True after make_generation_fast_
 
     def build_encoder_layer(self, cfg: Any) -> EncoderLayer:
-        """Build the next layer, starting with the lowest."""
+        """Build the next layer; the first call builds the lowest."""
         place = Place(Side.ENCODER, next(self._next_layer))
         return build_layer(EncoderLayer, cfg, self.scheme, place)
 
@@ -170,7 +170,7 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
             lay_out(layer)
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Return the encoder's output for the old rows `new_order` [R].
+        """Return the encoder's output with the old row new_order[i] as row i; new_order is [R].
 
         If a sentence has several hypotheses, it is stored once, with their number
         (`hypotheses_per_sentence`). Reordering within sentences then changes nothing.

@@ -35,7 +35,7 @@ def refuse_other_scheme(trainer: Any, filename: str, reset_optimizer: bool) -> N
 
 
 def _refusal(cfg: Any, filename: str, reset_optimizer: bool) -> str | None:
-    """Return why training must not start from this checkpoint, or None."""
+    """Return the reason why training must not start from this checkpoint, or None."""
     if not PathManager.isfile(filename):
         return None
     try:
@@ -66,7 +66,7 @@ def _refusal(cfg: Any, filename: str, reset_optimizer: bool) -> str | None:
 
 
 def _other_norms(filename: str, trained: Any, chosen: Any, reset_optimizer: bool) -> str | None:
-    """Return why the checkpoint's optimiser state does not fit the trained parameters, or None."""
+    """Return the reason why the optimiser's state does not fit the trained parameters, or None."""
     was, now = (getattr(args, "freeze_norms", "none") for args in (trained, chosen))
     if reset_optimizer and set(FROZEN_NORMS[now]) - set(FROZEN_NORMS[was]):
         logger.warning(

@@ -86,7 +86,7 @@ def checkpointing_of(
 
 
 def streams_in_fp32(cfg: Any, scheme: ResidualScheme) -> bool:
-    """Return True if a half-precision model has an fp32 residual stream."""
+    """Return True if the residual stream of a half-precision model is in fp32."""
     dtype = getattr(cfg, "residual_dtype", None) or AUTO
     depth = max(scheme.depths.encoder, scheme.depths.decoder)
     return dtype == "float32" or (dtype == AUTO and depth >= FP32_FROM)

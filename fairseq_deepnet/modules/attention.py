@@ -1,4 +1,4 @@
-"""Multi-head attention that uses scaled_dot_product_attention and fairseq's parameter names.
+"""Multi-head attention with torch's scaled_dot_product_attention and fairseq's parameter names.
 
 Shapes: B = batch, T = queries, S = keys, C = channels, H = heads, D = C / H. Batch comes first.
 """
@@ -22,7 +22,7 @@ class MultiheadAttention(nn.Module):
     Args:
         embed_dim: C, the channels of queries and output.
         num_heads: H, a divisor of `embed_dim`.
-        source_dim: channels of keys and values before projection (default: `embed_dim`).
+        source_dim: C', channels of keys and values before projection (default: `embed_dim`).
         dropout: probability of dropping an attention weight during training.
         bias: add biases to the four linear maps.
         head_transform: module applied to the heads' outputs [B, H, T, D] before out_proj.

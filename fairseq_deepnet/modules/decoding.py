@@ -1,7 +1,7 @@
 """Incremental decoding, one target position per step.
 
 Shapes: R = rows (hypotheses), B = sentences, K = R / B hypotheses per sentence, C = channels,
-H = heads, S = source positions.
+H = heads, S = source positions, S' = S padded to a multiple of 16.
 """
 
 from collections.abc import Iterable
@@ -59,7 +59,7 @@ class Decoding:
         Args:
             x: embedding of the newest position, [R, 1, C].
             combination: computes the next layer's input from all outputs so far, x first.
-            alignment_layer: layer whose cross-attention weights are returned.
+            alignment_layer: index of the layer whose cross-attention weights are returned.
 
         Returns:
             the top layer's output [R, 1, C] and attention weights [R, H, 1, S], if requested.

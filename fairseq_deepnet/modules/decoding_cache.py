@@ -1,7 +1,7 @@
 """Cache of keys and values for incremental decoding with beam search.
 
 Shapes: R = rows (hypotheses), B = sentences, K = R / B hypotheses per sentence, H = heads, D = head
-channels, n = slots per sentence, T = target positions so far, S = source positions.
+channels, n = slots per sentence, T = target positions so far, S = source positions, S' = padded(S).
 """
 
 from collections.abc import Callable

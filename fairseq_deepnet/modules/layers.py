@@ -37,7 +37,7 @@ class LayerShape:
         embed_dim: C. ffn_dim: F. heads: H.
         source_dim: channels of the encoder's output, for cross-attention.
         dropout, attention_dropout, activation_dropout: probabilities in training.
-        activation: fairseq's name of the activation function.
+        activation: fairseq's name for the activation function.
     """
 
     embed_dim: int

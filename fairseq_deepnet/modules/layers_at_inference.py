@@ -1,4 +1,4 @@
-"""Layers for inference: a decoder layer for one target position, an encoder layer without padding.
+"""Layers for inference: a decoder layer for one position and an encoder layer without padding.
 
 A step of beam search consists of hundreds of small operations and spends most of its time outside
 matrix products. Therefore activations are matrices [R, C] here, one product computes q, k and v,
@@ -10,7 +10,7 @@ up to a third of a batch. (Training sorts by source subwords and has little padd
 encoder's linear maps are applied only to real positions. Attention is applied to padded sentences.
 
 Shapes: R = rows, B = sentences, K = R / B hypotheses per sentence, C = channels, H = heads,
-D = C / H, n = stored or real positions, S = source positions, S' = the same, padded.
+D = C / H, n = stored or real positions, S = source positions, S' = S padded to a multiple of 16.
 """
 
 from collections.abc import Callable

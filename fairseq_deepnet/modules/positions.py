@@ -17,7 +17,7 @@ from torch import Tensor
 
 WORTH_IT: Final = 20
 """Training without padding is faster if the number of channels times the share of padding exceeds
-this number, i.e. from 8 % padding at width 256 and from a third at width 64."""
+this number, e.g. from 8 % padding at width 256 and from a third at width 64."""
 
 
 TargetMask = tuple[Tensor | None, bool]
@@ -65,7 +65,7 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Unpadded:
-    """Conversion between a padded batch and its real positions; creation synchronises with a GPU.
+    """Conversion between a padded batch and its real positions. Its creation waits for a GPU.
 
     Args:
         padding: [B, T], True = padding; at least one position is real.

@@ -52,7 +52,7 @@ def thriftiest_segment(layers: int, stored: float) -> int:
 
     Args:
         layers: N, number of layers.
-        stored: activations that one layer stores for backward, in multiples of its input.
+        stored: activations that one layer stores for backward, in multiples of its input's size.
     """
     best = max(1, round(math.sqrt(layers / stored)))
     return min(

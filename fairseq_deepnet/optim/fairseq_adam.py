@@ -46,7 +46,7 @@ class FairseqAdam(stock.FairseqAdam):
         self._multiply_factor = self._multiply_factor * c
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Reduce | None = None) -> Tensor:
-        """Return the gradient norm in float32; the next step clips to `max_norm` if positive."""
+        """Return the gradient norm in float32; the next step clips it to a positive `max_norm`."""
         norm = gradient_norm(self.params) * self._multiply_factor
         if aggregate_norm_fn is not None:
             norm = aggregate_norm_fn(norm)
@@ -57,7 +57,7 @@ class FairseqAdam(stock.FairseqAdam):
     def step(self, closure: Any = None, groups: Any = None) -> None:
         """Perform one update, with gradients multiplied by the factors of `multiply_grads`.
 
-        `scale` is no argument, as fairseq passes it only if `supports_step_with_scale` is true.
+        `scale` is not an argument, as fairseq passes it only if `supports_step_with_scale` is set.
         """
         self._optimizer.factor = self._multiply_factor
         self._multiply_factor = 1.0

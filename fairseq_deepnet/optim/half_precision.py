@@ -1,8 +1,8 @@
 """Copies between half-precision weights and float32 master weights in a few calls.
 
 fairseq's FP16Optimizer has a single flat master tensor with --fp16, but one per weight tensor with
---bf16 or --fp16-no-flatten-grads. It then copies every gradient and weight and zeroes every
-gradient separately. With `fused_adam`, three calls do this here, with equal results.
+--bf16 or --fp16-no-flatten-grads. In the latter case, it copies each gradient and weight and zeroes
+each gradient separately. With `fused_adam`, three calls do this here, with equal results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Pairs = list[tuple[Tensor, Tensor]]
 
 
 class ForeachMasters(ExactFP16Optimizer):
-    """FP16Optimizer with one master per tensor that copies and zeroes all masters together."""
+    """FP16Optimizer that has one master per tensor and copies and zeroes all masters together."""
 
     _needs_sync: bool
 

@@ -137,7 +137,7 @@ class ShardedModel(nn.Module):
         return tensor.to("cpu").clone() if self.rank == 0 else tensor.new_empty(0)
 
     def scatter(self, whole: Tensor | None, rows: Tensor, shape: torch.Size) -> None:
-        """Copy rows of rank 0's full tensor to all processes, which call this together."""
+        """Send every process its rows of rank 0's full tensor; all processes call this together."""
         sent = torch.empty(shape, dtype=rows.dtype, device=self.device)
         if self.rank == 0 and whole is not None:
             sent.copy_(whole.view(shape))
@@ -351,8 +351,8 @@ def weights_on_rank_0(cfg: Any = None) -> Iterator[None]:
 def without_weights() -> Iterator[None]:
     """Move each parameter to the meta device when a module registers it.
 
-    Parameter objects stay the same, so tied parameters stay tied. Parameters that cannot be swapped
-    stay real.
+    Parameter objects stay the same, so tied parameters stay tied. Parameters that cannot be moved
+    keep their memory.
     """
     original = nn.Module.register_parameter
 

@@ -61,7 +61,7 @@ def scatter(model: ShardedModel, read: Any) -> dict[str, Any]:
         read: the checkpoint's state on rank 0; ignored on other ranks.
 
     Raises:
-        ConfigurationError: in every process, if parameters do not match.
+        ConfigurationError: in every process, if the checkpoint's parameters do not match.
     """
     shapes, own = model.trained_shapes(), [p.detach() for p in model.trained()]
     whole: Any = None

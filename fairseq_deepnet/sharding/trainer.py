@@ -145,7 +145,7 @@ class InPlace(ExactFP16Optimizer):
     """fairseq's half-precision optimiser whose fp32 masters are the model's own weights."""
 
     def _sync_fp16_grads_to_fp32(self) -> None:
-        """Do nothing, as gradients were summed in fp32."""
+        """Do nothing, as gradients are already in fp32."""
 
     def _sync_fp32_params_to_fp16(self) -> None:
         """Do nothing, as weights are cast when they are gathered."""
