@@ -43,7 +43,7 @@ OWN_NAMES: Final = {
     "post-ln-stock_warmup": "Post-LN, warm-up, fairseq's initialisation",
     "post-ln-stock_no-warmup": "Post-LN, no warm-up, fairseq's initialisation",
 }
-"""Key -> name of a line that is not in the paper."""
+"""Key of a line that is not in the paper -> name of the line."""
 _MANY: Final = 12
 """Maximum number of columns of a table, and of points with markers."""
 _GRADIENT: Final = "gradient norm"
@@ -92,8 +92,8 @@ class Plot:
     """One of the paper's plots, with our lines.
 
     Args:
-        frame: columns line, x, ours (mean over seeds), seeds, lowest, highest and paper, with the
-            paper's lines first
+        frame: columns line, x, ours (mean over seeds), seeds, lowest, highest and paper; the
+            paper's lines come first
     """
 
     name: str

@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
         print(frame.to_markdown(index=False, missingval="-", floatfmt=formats), end="\n\n")
         print("\n".join(f"- {note}" for note in notes))
         return 0
-    # keep the spelling of settings
+    # read settings as text, which keeps their spelling
     form: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_values": [""]}
     frames = [pd.read_csv(path, **form) for path in args.folders if path.is_file()]
     folders = [path for path in args.folders if not path.is_file()]

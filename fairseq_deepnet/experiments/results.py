@@ -44,7 +44,7 @@ OPTIONS: Final = ("lr", "adam-eps", "freeze-norms", "max-update", "warmup-update
 
 
 class Status(StrEnum):
-    """State of a run. The last three are results; a repeated sweep reruns only failed cells."""
+    """State of a run. The last three are results, of which a repeated sweep retries only FAILED."""
 
     TO_DO = "to do"
     UNFINISHED = "unfinished"
@@ -106,7 +106,7 @@ class Run:
            run: a gradient that is not finite, a rising loss, a stalled loss, or a collapsed loss
            scale. Events do not count if the watch's policy rescued the run.
         3. After the warm-up, the last validation loss is not at least LEARNT below that of a
-           unigram model. A run whose loss is only just below but still falls is slow, not stalled.
+           unigram model. A run whose loss is just below it but still falls is slow, not stalled.
            This rule does not apply to a run that crashed.
         """
         for name, points in (("training", self.train_nll), ("validation", self.valid_nll)):
@@ -183,7 +183,7 @@ class Run:
 def _of_score(score: Score | None, updates: int) -> dict[str, Any]:
     """Return a score's columns: its numbers, and how they were obtained.
 
-    `bleu` is sacreBLEU, averaged over the trained directions of a multilingual model.
+    `bleu` is sacreBLEU's BLEU, averaged over the trained directions of a multilingual model.
     `bleu_tokenised`, for Moses data only, is BLEU on tokens, as the paper reports it.
     """
     means = ("x-en", "en-x", "average", "zero-shot")

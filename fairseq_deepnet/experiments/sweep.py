@@ -192,7 +192,7 @@ def train(
         if not try_lock(lock):
             raise ValueError(f"another sweep is running in {shown(folder)}; wait, or set --runs")
         for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(name, signal.default_int_handler)  # `nohup` and & ignore some
+            signal.signal(name, signal.default_int_handler)  # may be ignored after `nohup`
         waiting = []
         for number, cell in enumerate(cells):
             place = folder / cell.name

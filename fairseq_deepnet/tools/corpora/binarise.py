@@ -83,7 +83,7 @@ def _number(chunk: Chunk, path: Path, vocabulary: Path, modified: int) -> list[n
 
 
 def write_word_dictionary(texts: Sequence[Path], out: Path, workers: int = 1) -> int:
-    """Write a dictionary of the words in text files like fairseq-preprocess; return its size."""
+    """Write a dictionary of the words in `texts`, as fairseq-preprocess does; return its size."""
     from fairseq.data import Dictionary
 
     dictionary = Dictionary()

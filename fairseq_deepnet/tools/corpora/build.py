@@ -47,7 +47,7 @@ class Row(NamedTuple):
         return "-".join(self.languages)
 
     def sides(self) -> list[Path]:
-        """Return the path of the raw text in each language, or raise FileNotFoundError."""
+        """Return the paths of the files; raise FileNotFoundError if one of them is missing."""
         return [find_side(self.prefix, language) for language in self.languages]
 
 
@@ -57,7 +57,7 @@ def text_name(recipe: Recipe, row: Row) -> str:
 
 
 def sources_of(rows: Sequence[Row]) -> dict[str, Path]:
-    """Map names such as "train.de-en.de" to the raw files of rows."""
+    """Map names such as "train.de-en.de" to the raw text files that the rows describe."""
     return {
         f"{row.split}.{row.pair}.{language}": path
         for row in rows
@@ -225,7 +225,7 @@ class _Pipeline:
         for row in self.all_rows:
             name = text_name(recipe, row)
             counts[name] = self.step(f"binarise {name}", partial(self._binarise, row))
-        for folder in ("text", "tokenised"):  # without the pairs that have too many subwords
+        for folder in ("text", "tokenised"):  # versions without pairs of too many subwords
             for path in (self.part / "encoded" / folder).glob("*"):
                 path.replace(self.part / folder / path.name)
         return self._record(cleaning, learnt, counts)
@@ -269,7 +269,7 @@ class _Pipeline:
         return _Cleaned(read, [], dropped), remaining
 
     def _clean(self, row: Row) -> dict[str, Any]:
-        """Write a row's clean text (and Moses tokens); return line counts by the text's name."""
+        """Write a row's clean text (and Moses tokens); return line counts by text name."""
         recipe, sides = self.recipe, row.sides()
         work = partial(_clean_chunk, paths=sides, row=row, recipe=recipe)
         folders = ["text", "tokenised"] if recipe.kind == "moses" else ["text"]

@@ -65,7 +65,7 @@ def _transfer(url: str, file: File, part: BinaryIO) -> None:
     # urlopen would keep the proxies that were set at its first call
     with urllib.request.build_opener().open(request, timeout=30) as response:
         if response.headers.get_content_type() == "text/html":
-            raise OSError("the server sends a web page instead of the file")
+            raise OSError("the server sent a web page instead of the file")
         if response.status != 206:
             begun = 0
             part.truncate(0)
@@ -117,7 +117,7 @@ def _obtain(corpus: str, file: File, folder: Path) -> Path:
 def fetch(corpus: str, folder: Path, languages: Sequence[str] = ()) -> list[Path]:
     """Download a corpus, or only its files for certain languages; return the paths of the files.
 
-    Raises ValueError that names every file that could not be downloaded.
+    Raises ValueError, which names each file that could not be downloaded.
     """
     files = CORPORA[corpus].select(languages)
     folder.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "https_proxy and no_proxy are honoured."
     )
     parser.add_argument("corpus", choices=CORPORA, metavar="CORPUS", help="a name listed below")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="(data/downloads/CORPUS)")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder (data/downloads/CORPUS)")
     parser.add_argument(
         "--languages", nargs="+", default=[], metavar="CODE", help="download only these languages"
     )

@@ -206,7 +206,7 @@ class DataFolder:
 
 @dataclasses.dataclass(frozen=True)
 class BareFolder(DataFolder):
-    """A data folder of one language pair that fairseq-preprocess wrote, and that has no record.
+    """A one-pair data folder that was written by fairseq-preprocess and therefore has no record.
 
     Args:
         spm: sentencepiece model of both languages; None if the text is already tokenised.

@@ -95,7 +95,7 @@ class Corpus(NamedTuple):
     parts: tuple[File, ...] = ()
 
     def select(self, languages: Iterable[str] = ()) -> tuple[File, ...]:
-        """Return the parts for certain languages, or all files if no language is given."""
+        """Return the parts for these languages, or all files if `languages` is empty."""
         chosen = set(languages)
         if not chosen:
             return self.files
@@ -209,7 +209,7 @@ def _multi30k_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
         rows.append(Row(split, languages, str(raw / name)))
     if recipe.kind != "pairs":
         return rows
-    return [  # pairs with English are trained, all are tested
+    return [  # pairs with English are used for training, all pairs for tests
         row._replace(languages=pair)
         for pair in itertools.combinations(sorted(languages), 2)
         for row in rows

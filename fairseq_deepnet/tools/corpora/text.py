@@ -99,13 +99,13 @@ class Chunk(NamedTuple):
     sides: list[list[bytes]]
 
     def decode(self, paths: Sequence[Path]) -> Iterator[tuple[str, ...]]:
-        """Yield each line as text, as a tuple of all sides; error messages name the path."""
+        """Yield the text of each line on all sides as a tuple; error messages name the path."""
         for number, lines in enumerate(zip(*self.sides, strict=True), self.start):
             yield tuple(decode(raw, path, number) for raw, path in zip(lines, paths, strict=True))
 
 
 def chunks(paths: Sequence[Path], size: int = 10_000) -> Iterator[Chunk]:
-    """Yield chunks of `size` lines of every file; 10,000 take about a second and a few megabytes.
+    """Yield chunks of `size` lines of every file; 10,000 lines take about a second and a few MB.
 
     Raises ValueError if the files differ in length or are empty.
     """

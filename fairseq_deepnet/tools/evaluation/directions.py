@@ -90,7 +90,7 @@ class Job:
 
 
 _load: Callable[[], Engine]
-"""Function that returns this process's model, which it loads when it is first called."""
+"""Function that returns this process's model; the first call loads the model."""
 
 
 def _start(load: Callable[..., Engine], threads: int, devices: Any) -> None:

@@ -132,7 +132,7 @@ def find_texts(
     if not texts:
         raise FileNotFoundError(
             f"{shown(place or folder.path)} has no text of the {split} set: choose another with"
-            f" --split (SPLIT=), or a folder with {split}.A-B.A and {split}.A-B.B with --text"
+            f" --split (SPLIT=), or set --text to a folder with {split}.A-B.A and {split}.A-B.B"
         )
     return texts
 
@@ -142,7 +142,7 @@ def create_jobs(
 ) -> list[Job]:
     """Return a job for each direction; `name` names its score, by default after the direction."""
     if args.text and data.is_moses:
-        raise ValueError(f"{shown(data.path)} contains Moses tokens; --text needs sentencepiece")
+        raise ValueError(f"{shown(data.path)} has Moses tokens; --text needs a sentencepiece model")
     subwords = {data.subword_model(language) for language in data.languages}
     request = {
         "checkpoints": [fingerprint(path) for path in model.sources],

@@ -26,7 +26,7 @@ from fairseq_deepnet.tools.corpora.moses import remove_bpe
 METRICS: Final = {"bleu": "BLEU", "chrf": "chrF"}
 """Key in a score's record -> name of the metric, in the order in which metrics are printed."""
 TOKENISED: Final = "bleu_tokenised"
-"""Key of BLEU on Moses tokens, computed as by fairseq, in scores of Moses data."""
+"""Key of BLEU on Moses tokens, as fairseq computes it, in the scores of Moses data."""
 TOKENIZERS: Final = (
     *("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "flores101", "flores200"),
 )
@@ -173,7 +173,7 @@ def off_target(
 def off_target_record(
     hypotheses: Sequence[str], references: Sequence[str], target: str, candidates: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the off-target rates of hypotheses and references with counts and a signature."""
+    """Return the off-target rates of hypotheses and references, language counts and a signature."""
     share, counts = off_target(hypotheses, target, candidates)
     floor, _ = off_target(references, target, candidates)
     version, labels = metadata.version("py3langid"), sorted(_labels([*candidates, target]))

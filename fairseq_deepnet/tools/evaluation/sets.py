@@ -95,7 +95,7 @@ def read_ted(raw: Path, content: Mapping[str, Any], codes: Sequence[str]) -> Ite
 
 
 def read_wmt(raw: None, content: Mapping[str, Any], codes: Sequence[str]) -> Iterator[ParallelText]:
-    """Read WMT test sets with sacreBLEU, which downloads those not in $SACREBLEU (~/.sacrebleu)."""
+    """Read WMT test sets with sacreBLEU, which downloads them to $SACREBLEU or ~/.sacrebleu."""
     import sacrebleu
 
     for code in sorted(set(codes) - {"en"}) if "en" in codes else ():
@@ -133,7 +133,7 @@ def make(name: str, raw: Path | None, out: Path, model: Sequence[str]) -> dict[s
         model: the model's own codes for its languages.
 
     Returns:
-        The number of lines by direction, named with the model's codes.
+        A mapping from directions, in the model's codes, to their numbers of lines.
 
     Raises ValueError if the model supports no pair of the set, the sides of a direction differ in
     length, or `out` contains something else.

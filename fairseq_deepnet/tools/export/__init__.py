@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 RECORD: Final = "export.json"
-"""Record file of an exported folder. An exported checkpoint has the record as its key `export`."""
+"""Record file of an exported folder; an exported checkpoint stores its record as `export`."""
 KEYS: Final = {"quantization": str, "languages": list, "subwords": dict, "max_positions": list}
 """Required keys of export.json in a CTranslate2 folder."""
 AGAIN: Final = "copy it again, or export the model again"

@@ -62,7 +62,7 @@ def export(
 
     Args:
         form: one of FORMATS.
-        output: file or folder to write; by default, in export/ beside the run's or own checkpoint.
+        output: file or folder to write; by default, in export/ in the run's or checkpoint's folder.
         data, spm: data folder and subword model, as in `find_data`; ignored for fairseq.
         quantization: weight type in CTranslate2.
 

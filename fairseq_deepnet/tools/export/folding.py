@@ -185,8 +185,8 @@ def check_divisor(factor: Tensor | float, name: str) -> None:
 def scale_embeddings(folded: Folded, args: Namespace, stack: _Stack, factor: Tensor) -> None:
     """Multiply a stack's word and position embeddings by `factor`.
 
-    The scaled word table is no longer tied to the other side's or to the vocabulary projection,
-    which do not change. Sinusoids become a learned table of all positions that the model accepts.
+    The scaled word table is no longer tied to the other side's or to the vocabulary projection;
+    these do not change. Sinusoids become a learned table of all positions that the model accepts.
 
     Raises ValueError if --merge-src-tgt-embed ties the tables of both sides.
     """

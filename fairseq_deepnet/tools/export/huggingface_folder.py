@@ -6,8 +6,8 @@ words get the position of the first; without a cache, the decoder has no causal 
 therefore use Marian. Its sinusoids differ from fairseq's, but it loads its position table like any
 weight, so the folder can contain fairseq's table, sinusoidal or learned. Everything else agrees:
 LayerNorm after the sum, embeddings times sqrt(C), and logits from the (tied) embeddings plus a
-bias, which is 0 here. Marian's tokenizer accepts sentencepiece models whose vocabulary has any
-order. This module does not import transformers.
+bias, which is 0 here. Marian's tokenizer accepts sentencepiece models with any order of pieces.
+This module does not import transformers.
 """
 
 from __future__ import annotations

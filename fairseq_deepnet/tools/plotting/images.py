@@ -33,7 +33,7 @@ MARKERS: Final = ("o", "s", "^", "D", "v", "P", "h")
 BROKEN: Final = "#d62728"
 """Colour of values that are not finite."""
 CROSS: Final[dict[str, Any]] = {"marker": "x", "markersize": 8, "markeredgewidth": 2}
-"""Marker of a run that diverged."""
+"""Marker of a run that diverged or crashed."""
 _LOOKS: Final[dict[str, dict[str, Any]]] = {
     "solid": {"linestyle": "-", "linewidth": 1.8},
     "dashed": {"linestyle": "--", "linewidth": 1.4},
@@ -151,7 +151,7 @@ def _draw_map(axes: Any, series: Series, scale: Scale) -> Any:
     image = axes.pcolormesh(edges, layers, np.ma.masked_invalid(shown), norm=norm)
     broken = np.ma.masked_equal(np.isinf(values), False)
     axes.pcolormesh(edges, layers, broken, cmap=ListedColormap([BROKEN]))
-    axes.set_facecolor("#e4e4e4")  # missing measurements
+    axes.set_facecolor("#e4e4e4")  # where there is no measurement
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set_ylabel("layer (1: at the input)")
     axes.set_xlabel("updates")

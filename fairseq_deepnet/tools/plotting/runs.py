@@ -1,4 +1,4 @@
-"""Logs, measurements and events in run folders, and lines and scales for plots of them.
+"""Readers of logs, measurements and events in run folders, and lines and scales of plots.
 
 Shapes: U = logged or monitored updates, L = layers of a stack, from the input.
 """

@@ -27,7 +27,7 @@ At each step, CTranslate2 copies the state of every sentence. This is fastest if
 core's cache (see docs/reports/export.md).
 """
 WINDOW: Final = 1024
-"""Lines per thread that are sorted by length and translated together."""
+"""Number of lines per thread that are sorted by length and translated together."""
 NEVER: Final = [[BLANK]]
 """Tokens that CTranslate2 must not produce: fairseq never outputs <pad>."""
 
@@ -47,7 +47,7 @@ class Engine(ABC):
 
     @abstractmethod
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
-        """Return one or more translations of each line, best first, as the engine is configured."""
+        """Return each line's best translations in order, as many as the engine was set to find."""
 
     def nbest(
         self, lines: Sequence[str], direction: Direction, count: int

@@ -30,8 +30,8 @@ STANDARD_INPUT: Final = Path("/dev/stdin")
 def open_engine(args: argparse.Namespace) -> tuple[engines.Engine, Direction, str]:
     """Load the model; return the engine, the direction, and a description.
 
-    CTranslate2 runs models that `deepnet export --to ctranslate2` wrote; fairseq runs the models in
-    run folders and checkpoints.
+    CTranslate2 runs models exported by `deepnet export --to ctranslate2`; fairseq runs those in run
+    folders and checkpoints.
 
     Raises:
         FileNotFoundError: if there is no such model.
