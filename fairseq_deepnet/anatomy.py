@@ -31,7 +31,7 @@ class Branch:
     norm: nn.Module | None
 
     def first(self, placement: NormPlacement) -> nn.Module:
-        """Return the module that receives the residual stream."""
+        """Return the branch's first module, which receives the residual stream."""
         if placement is NormPlacement.PRE and self.norm is not None:
             return self.norm
         return self.entry

@@ -63,7 +63,7 @@ def refuse_damaged(path: Path | str, weights: bool = True) -> None:
     with Path(path).open("rb") as stream:
         try:
             if not zipfile.is_zipfile(stream):
-                return  # torch's loader reports the reason
+                return  # torch's loader will report the problem
             with zipfile.ZipFile(stream) as file:
                 if any(record.compress_type != zipfile.ZIP_STORED for record in file.infolist()):
                     raise ConfigurationError(
@@ -165,7 +165,7 @@ def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
         with whole(path) as part, part.open("wb") as stream:
             torch.save(state, stream)
     except (OSError, RuntimeError) as error:
-        # torch's writer replaces the file system's error by another
+        # torch's writer replaces the file system's error with another one
         reason = error if isinstance(error, OSError) else error.__context__
         if not isinstance(reason, OSError):
             raise

@@ -46,9 +46,9 @@ class Why(StrEnum):
     """Reasons for the end of a run."""
 
     COMPLETE = "complete"
-    PREEMPTED = "preempted"  # by a signal, everything is saved
-    UNSAVED = "unsaved"  # by a signal, without a checkpoint
-    DIVERGED = "diverged"  # with --on-divergence stop or fallback
+    PREEMPTED = "preempted"  # ended by a signal, with everything saved
+    UNSAVED = "unsaved"  # ended by a signal, without a checkpoint
+    DIVERGED = "diverged"  # stopped by --on-divergence stop or fallback
 
 
 def write(run: Path, why: Why, update: int, **more: Any) -> None:

@@ -350,7 +350,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
             return
         owed = state[preemption.OWED]
         is_over = owed["end_of_epoch"]
-        epoch: Any = SimpleNamespace(  # what validate_and_save uses of an epoch iterator
+        epoch: Any = SimpleNamespace(  # the attributes that validate_and_save uses
             epoch=owed["epoch"],
             end_of_epoch=lambda: is_over,
             state_dict=lambda: state["train_iterator"],

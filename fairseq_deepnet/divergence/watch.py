@@ -273,7 +273,7 @@ def resumable(save_dir: Path) -> Iterator[tuple[int, Path]]:
 
 
 def observers(trainer: Any, folder: Path) -> list[Observer]:
-    """Return the observers of a new trainer, or an empty list if the policy is off."""
+    """Return the observers of a new trainer, or an empty list if --on-divergence is off."""
     policy = policy_of(trainer.cfg.model)
     if policy == "off":
         return []

@@ -18,7 +18,7 @@ from ..schemes import NormPlacement, Sublayer
 LAYER: Final = "layer"
 """Name of the part that covers a whole layer."""
 Slot = tuple[str, str, str, int]
-"""Quantity, side, part, and layer counted from 0."""
+"""What a number measures: its quantity, side, part, and layer (counted from 0)."""
 
 GRADIENTS: Final = ("gradient_norm", "embedding_gradient_norm")
 ACTIVATIONS: Final = ("branch_norm", "residual_norm", "layer_norm_input", "layer_norm_gradient")
@@ -33,9 +33,9 @@ _LAYER_PARTS: Final = {
 }
 _STACK_PARTS: Final = {
     "layernorm_embedding": "embedding",
-    "combination": "combination",  # DLCL's, of every output that it combines
+    "combination": "combination",  # DLCL's LayerNorms of the outputs that it combines
     "layer_norm": "final",
-    "output_transform": "final",  # ResiDual's, of its second stream
+    "output_transform": "final",  # ResiDual's LayerNorm of its second stream
 }
 """Names of the parts of a layer and of a stack, by the attribute names of their LayerNorms."""
 
@@ -71,7 +71,7 @@ class GradientNorms:
             for index, layer in enumerate(stack.layers):
                 for parameter in layer.module.parameters():
                     self._join(parameter, ("gradient_norm", side, LAYER, index))
-                # ReZero's one factor per layer belongs to each of its sublayers
+                # ReZero's factor, one per layer, belongs to each of the layer's sublayers
                 for name, parameter in layer.module.named_parameters(remove_duplicate=False):
                     inner = name.removeprefix("residuals.")
                     matches = (sublayer for sublayer in Sublayer if inner.startswith(sublayer))

@@ -116,7 +116,7 @@ class Monitor(Observer):
             self.activations.arm()
 
     def gradients(self, trainer: Any, update: int) -> None:
-        # These parameters are still the old ones, and Admin has finished profiling.
+        # The parameters have not been updated yet, and Admin has finished profiling.
         if self.probe and self.probe.initial is None:
             self.probe.start()
             if self.bound:

@@ -104,7 +104,7 @@ class Probe:
             if not math.isclose(state["fingerprint"], self._sum, rel_tol=1e-6):
                 raise ValueError("the run had other initial weights (another --seed?)")
             self.net_input, self.initial = dict(state["net_input"]), state["features"]
-        except Exception as error:  # a damaged file makes torch.load raise anything
+        except Exception as error:  # torch.load raises any exception for a damaged file
             logger.warning("%s: %s; model updates are measured from here on", self.file, error)
 
     def mask(self, side: Side) -> Tensor:
@@ -153,7 +153,7 @@ class Probe:
 
 
 def distance(features: Tensor, reference: Tensor) -> float:
-    """Return the mean over tokens of |F - F'|, both [n, C]."""
+    """Return the mean over tokens of |features - reference|, both [n, C]."""
     return torch.linalg.vector_norm(features - reference, dim=-1).mean().item()
 
 

@@ -4,8 +4,8 @@ A key is a long option of fairseq-train without leading dashes (`max-tokens: 409
 `defaults: [base]` are read first, from the same folder, and overridden. null removes an option.
 `recipe:` contains entries that are not options of fairseq (data folder, global batch).
 
-A config or sweep may come from a stranger. It therefore cannot set options that name code, an
-address, or a file or folder to write; these belong on the command line.
+A config or sweep may come from a stranger. It therefore cannot set options that name code, a
+network address, or a file or folder to write; these belong on the command line.
 
 If `total-num-update` equals `max-update`, both change when a later file or the command line changes
 `max-update`. Otherwise the learning rate of a longer run would reach 0 before the run's end.

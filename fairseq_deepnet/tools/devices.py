@@ -27,9 +27,9 @@ def threads_of(processes: int, cores: int) -> int:
 class Devices:
     """Numbers of devices that compute each update together."""
 
-    gpus: int  # GPUs of each node; 0 trains on the CPU
-    cpu_processes: int = 1  # data-parallel processes if there are no GPUs
-    nodes: int = 1  # machines, each with the same number of devices
+    gpus: int  # number of GPUs per node; 0 to train on the CPU
+    cpu_processes: int = 1  # number of processes per node if there are no GPUs
+    nodes: int = 1  # number of machines, each with the same number of devices
 
     @property
     def total(self) -> int:

@@ -25,7 +25,7 @@ class Language:
     bleu: str = "13a"  # tokenizer of sacreBLEU
     flores101: str | None = None  # name in Flores-101
     m2m100: str | None = None  # code in M2M-100
-    opus100: int | None = None  # training lines paired with English in OPUS-100
+    opus100: int | None = None  # number of training lines paired with English in OPUS-100
     langid: str | None = None  # label in py3langid
     ted: str | None = None  # column in the TED talks of Qi et al. (2018), for 28 scored languages
     also: tuple[str, ...] = ()  # other spellings of the code

@@ -1,4 +1,4 @@
-"""Tables of strings as plain text, Markdown and CSV."""
+"""Tables of strings as plain text and as Markdown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tabulate import tabulate
 
 Rows = list[list[str]]
-"""Heading and rows, all of the same length."""
+"""A heading and rows, all with the same number of cells."""
 
 
 def text(rows: Rows, left: int = 1, form: str = "simple") -> str:

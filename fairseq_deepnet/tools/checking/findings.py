@@ -102,7 +102,7 @@ class Findings:
         return not self.faults
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as plain values."""
+        """Return the report as values that JSON can store."""
         content: dict[str, Any] = strict(dataclasses.asdict(self))
         return content | {"verdict": "fine" if self.is_fine else "off"}
 

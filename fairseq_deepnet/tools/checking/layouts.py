@@ -19,10 +19,10 @@ Layout = Mapping[str, Mapping[str, Names]]
 """For each sublayer (self_attn, encoder_attn, ffn), the paths of its parts in a layer.
 
 Parts are the linear maps q_proj, k_proj, v_proj and out_proj, or fc1 and fc2. The part `branch` is
-the module that receives the branch's input and returns its output; by default, the first map
-receives and the last map returns. A part may have several paths, such as the two maps of a gated
-linear unit; missing paths are ignored. `PATH:0/3` is the first third of a combined map's rows. If
-PATH is not a module, PATH_weight and PATH_bias are used. Cross-attention may be missing.
+the module that receives the branch's input and returns its output; by default, these are the first
+and the last map. A part may have several paths, such as the two maps of a gated linear unit;
+missing paths are ignored. `PATH:0/3` is the first third of a combined map's rows. If PATH is not a
+module, the parameters PATH_weight and PATH_bias are used. Cross-attention may be missing.
 """
 
 

@@ -82,7 +82,7 @@ class Plan:
 
     Args:
         memory: bytes on one device
-        flops: operations of one micro-batch on one device
+        flops: operations of one micro-batch on one device, by part and in total
         memory_gib: available memory of one device
         length: assumed number of subwords per sentence
     """
@@ -128,7 +128,7 @@ def estimate(
     scripts/train.sh.
 
     Args:
-        gpus: total number of devices; 0 is one CPU process
+        gpus: total number of GPUs; 0 means one CPU process
         memory_gib: memory of one device
         vocabulary: entries of the source and the target dictionary, including special symbols
         length: subwords per sentence
@@ -300,7 +300,7 @@ def advise(plan: Plan) -> list[Step]:
 
 
 def _alternatives(plan: Plan) -> Iterator[tuple[dict[str, str], Model, Training]]:
-    """Yield the options, model and training of each step."""
+    """Yield the changed options of each step, with the model and the training settings."""
     model, training = plan.model, plan.training
     options: dict[str, str] = {}
     yield options, model, training

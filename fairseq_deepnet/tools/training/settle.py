@@ -162,7 +162,7 @@ def plan_run(args: argparse.Namespace) -> Plan:
     """Plan and record a start, a resume, or the fallback after a recorded divergence.
 
     Raises:
-        ValueError, OSError: for errors that the user can fix, before anything is written.
+        ValueError, OSError: for errors that the user can fix.
     """
     training = settle(args)
     launcher, run, parsed = training.launcher, training.run, training.parsed

@@ -198,7 +198,9 @@ class Child:
             say(f"{signal.Signals(number).name}: ending after this update, with a checkpoint")
             self.signal, self.ends_by = number, now + self.grace
             _signal(self._ending, process.pid)
-        elif now > self.ends_by - self.grace + ENDING:  # not the same signal repeated
+        elif (
+            now > self.ends_by - self.grace + ENDING
+        ):  # a second signal, not the first one repeated
             self.ends_by = now - LEEWAY
 
     def tail(self) -> str:
@@ -243,7 +245,7 @@ def _signal(number: int, process: int) -> None:
 
 @contextlib.contextmanager
 def _caught_signals() -> Iterator[deque[int]]:
-    """Collect the signals that end a run instead of acting on them."""
+    """Collect signals that would end this process, so that the supervisor can handle them."""
     caught: deque[int] = deque()
     before: dict[int, Any] = {}
     for number in (*ended.PREEMPTING, signal.SIGHUP, signal.SIGINT):
