@@ -11,7 +11,7 @@ with a table [N, V]. The backward pass only scales the gradients.
 The term e is the same in every column and needs no table: its share of losses and gradients follows
 from the sum of W over V and the sum of x over N.
 
-In chunks, torch 2.13's linear_cross_entropy supports neither label smoothing nor a separate nll.
+torch 2.13's linear_cross_entropy, if chunked, supports neither label smoothing nor a separate nll.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 CPU_ROWS: Final = (128, 512)
-"""Lower and upper bound of n on the CPU; between them, n is C.
+"""Lower and upper bounds of n on the CPU; between them, n is C.
 
 W and its gradient are read once per chunk. If n is below C, this takes longer than computing the
 table; if n is above, the table does not stay in cache. The bounds were measured on one core with
@@ -35,9 +35,9 @@ CPU_BLOCK: Final = 2**20
 torch copies each rounded product to float32 before adding it; this many elements fit in cache.
 """
 GPU_TABLE: Final = 2**26
-"""Number of elements of a chunk's table on a GPU: enough to keep it busy, and 256 MiB in fp32."""
+"""Number of elements in a chunk's table on a GPU: 256 MiB in fp32, and enough rows for speed."""
 FP16_LIFT: Final = 2.0**14
-"""Factor on the gradients of logits, which are at most 1, when they are rounded to fp16.
+"""Factor by which logits' gradients (at most 1) are multiplied before they are rounded to fp16.
 
 Without it, gradients of 1 / V would be subnormal for large vocabularies.
 """

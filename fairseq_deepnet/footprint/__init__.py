@@ -33,7 +33,7 @@ STATES: Final[Mapping[str, int]] = {
     "adagrad": 1,
     "nag": 1,
 }
-"""Values stored per parameter by each optimiser; adafactor's and sgd's depend on their options."""
+"""Number of values that an optimiser stores per parameter; adafactor and sgd are special cases."""
 
 FP32: Final = 4  # bytes
 MEGABYTE: Final = 2**20

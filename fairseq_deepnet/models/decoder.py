@@ -161,7 +161,7 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
         alignment: list[Tensor] = []
         shown = keep_states or alignment_layer is not None
         batch = None
-        # Only padding on the right is removed, as other padding may have to predict a word.
+        # Only padding on the right is removed, as a word may follow other padding.
         # Compiled layers would be recompiled for each number of rows.
         if torch.is_grad_enabled() and causal and not shown and not self.compiles:
             batch = Unpadded.where_it_pays(tokens.eq(self.padding_idx), x.size(-1))

@@ -58,8 +58,8 @@ class DeepNetMaskedLM(RobertaModel):
     `RobertaModel` provides classification heads and fill_mask. With `--residual-scheme post-ln`,
     this model can load checkpoints of `--arch roberta`.
 
-    As in RoBERTa, weights outside the layers have standard deviation 0.02, and biases are zero.
-    With `--init stock` this includes the layers; otherwise the scheme initialises them.
+    As in RoBERTa, initial weights outside the layers have standard deviation 0.02, and biases are
+    zero. `--init stock` extends this to the layers; otherwise the scheme initialises them.
 
     Args:
         args: model arguments, saved in every checkpoint.

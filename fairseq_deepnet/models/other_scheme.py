@@ -77,7 +77,7 @@ def _other_norms(filename: str, trained: Any, chosen: Any, reset_optimizer: bool
     if reset_optimizer or was == now:
         return None
     return (
-        f"{filename} was trained with --freeze-norms {was}, not {now}: use that, or give"
+        f"{filename} was trained with --freeze-norms {was}, not {now}: use the former, or give"
         " --reset-optimizer"
     )
 

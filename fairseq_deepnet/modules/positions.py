@@ -65,7 +65,9 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Unpadded:
-    """Conversion between a padded batch and its real positions. Its creation waits for a GPU.
+    """Conversion between a padded batch and its real positions.
+
+    Creating an instance synchronises with a GPU.
 
     Args:
         padding: [B, T], True = padding; at least one position is real.

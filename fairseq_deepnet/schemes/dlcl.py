@@ -10,7 +10,7 @@ from .residual import Combination, LayerNorm
 
 
 class LinearCombination(Combination):
-    """x_{l+1} = sum_{k <= l} W[l, k] LN_k(y_k) of layer outputs y_k; y_0, the embedding, has no LN.
+    """x_{l+1} = sum_{k <= l} W[l, k] LN_k(y_k) for layer outputs y_k; the embedding y_0 has no LN.
 
     Args:
         layers: number of layers in the stack.

@@ -244,7 +244,7 @@ class ShardedModel(nn.Module):
         return exact
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """Return the full model's state in fairseq's form; call this on rank 0 after `gather`."""
+        """Return the full model's state dict, as fairseq's; call this on rank 0 after `gather`."""
         assert self.gathered is not None
         gathered, self.gathered = self.gathered, None
         names = {id(p): name for name, p in self.parameters_split.items()}

@@ -314,7 +314,7 @@ class ShardedTrainer(DeepNetTrainer):
 
         def receive(state: dict[str, Any]) -> dict[str, Any]:
             self.sharded.to_load, state["model"] = state["model"], {}
-            state["cfg"] = state["args"] = None  # torch can receive only weights
+            state["cfg"] = state["args"] = None  # receivers' torch.load accepts only plain data
             self._state_to_load = state.get("last_optimizer_state")
             if self._state_to_load is not None:
                 state["last_optimizer_state"] = {}  # makes fairseq call load_state_dict

@@ -100,7 +100,7 @@ def test_other_frozen_norms_require_an_optimiser_reset(
     folder = tmp_path / "run"
     shutil.copytree(trained, folder)
     options = [OURS, "--freeze-norms=both", "--max-update=2"]
-    with pytest.raises(ConfigurationError, match=r"--freeze-norms none, not both: use that"):
+    with pytest.raises(ConfigurationError, match=r"--freeze-norms none, not both: use the former"):
         train(tiny_data, folder, *options)
     assert content(folder) == content(trained)
     caplog.clear()
@@ -113,5 +113,5 @@ def test_other_frozen_norms_require_an_optimiser_reset(
     assert "--freeze-norms" not in caplog.text
     other = [OURS, "--residual-scheme=post-ln", "--allow-other-scheme", "--freeze-norms=none"]
     other += [f"--restore-file={folder / 'checkpoint_last.pt'}"]
-    with pytest.raises(ConfigurationError, match=r"--freeze-norms both, not none: use that"):
+    with pytest.raises(ConfigurationError, match=r"--freeze-norms both, not none: use the former"):
         train(tiny_data, tmp_path / "other", *other, "--max-update=4")
