@@ -27,10 +27,8 @@ logger = logging.getLogger(__name__)
 LAST: Final = "checkpoint_last.pt"
 PAUSES: Final = (2.5, 2.5)
 """Seconds to wait for file servers to recover before the second and third attempt to write."""
-_PERIODIC: Final = re.compile(
-    r"checkpoint(\d+|_\d+_\d+)\.pt"
-)  # checkpoint7.pt, checkpoint_7_2000.pt
-
+# such as checkpoint7.pt and checkpoint_7_2000.pt
+_PERIODIC: Final = re.compile(r"checkpoint(\d+|_\d+_\d+)\.pt")
 _DAMAGE: Final = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError, OSError)
 """Exceptions that may be raised when a damaged file is read."""
 

@@ -46,9 +46,8 @@ def listen() -> bool:
     nothing to save.
     """
     global _is_listening
-    is_main = (
-        threading.current_thread() is threading.main_thread()
-    )  # the only one that may set handlers
+    # only the main thread may set handlers
+    is_main = threading.current_thread() is threading.main_thread()
     if _is_listening or not is_fairseq_command() or not is_main:
         return _is_listening
     _is_listening = True

@@ -127,9 +127,8 @@ def settle(args: argparse.Namespace) -> PlannedRun:
                 " or --on-divergence stop"
             )
         steps = fallbacks.parse(str(config.options.get("fallbacks") or DEFAULT_FALLBACKS))
-        fallbacks.arguments(
-            steps, vars(parsed)
-        )  # raises an error for options that this run does not set
+        # raises an error if a step changes an option that this run does not set
+        fallbacks.arguments(steps, vars(parsed))
     return PlannedRun(config, data, args.run, launcher, batch, precision, command, parsed, steps)
 
 

@@ -176,9 +176,8 @@ class Child:
 
     def _start(self) -> subprocess.Popen[bytes]:
         def prepare() -> None:
-            signal.signal(
-                signal.SIGINT, signal.SIG_DFL
-            )  # a script ignores it in background commands
+            # scripts start background commands with SIGINT ignored
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             ended.end_with_parent(self._ending)
 
         with self.log.open("ab") as log:
@@ -198,9 +197,7 @@ class Child:
             say(f"{signal.Signals(number).name}: ending after this update, with a checkpoint")
             self.signal, self.ends_by = number, now + self.grace
             _signal(self._ending, process.pid)
-        elif (
-            now > self.ends_by - self.grace + ENDING
-        ):  # a second signal, not the first one repeated
+        elif now > self.ends_by - self.grace + ENDING:  # a second signal, not a repetition
             self.ends_by = now - LEEWAY
 
     def tail(self) -> str:
