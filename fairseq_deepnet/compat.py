@@ -168,7 +168,7 @@ def keep_every_sentence() -> None:
 
 
 class _FormerNumpy:
-    """numpy 2 with the functions of numpy 1 that fairseq calls."""
+    """numpy 2, with the functions of numpy 1 that fairseq calls added."""
 
     compat = types.SimpleNamespace(long=np.int64)
 

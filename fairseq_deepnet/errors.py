@@ -65,7 +65,7 @@ def is_fairseq_command() -> bool:
 
 
 def show_in_one_line() -> None:
-    """Make fairseq's commands print one line and exit with status 2 if the user can fix an error.
+    """Make fairseq's commands print one line and exit with status 2 on errors that users can fix.
 
     Otherwise a traceback would hide this line. Other exceptions are passed to the previous hook,
     and other programs keep their hook.

@@ -2,7 +2,7 @@
 
 An option such as "[(512, 3)] * 20" may come from a stranger's checkpoint or config. This module
 accepts only constants; lists, tuples, sets and dictionaries of constants; lists joined with + or
-repeated with *; and arithmetic on numbers. `compat.py` makes fairseq call it instead of `eval`.
+repeated with *; and arithmetic on numbers. `compat.py` replaces `eval` in fairseq with `evaluate`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ HARMLESS: Final = frozenset(
 
 
 def in_stock_names(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fairseq-train options with the stock names of our criterions and optimisers."""
+    """Return fairseq-train options in which our criterions and optimisers have fairseq's names."""
     return {
         name: STOCK_NAMES.get(value, value) if name in ("criterion", "optimizer") else value
         for name, value in options.items()

@@ -53,7 +53,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
 
     Attributes:
         epoch_itr: iterator over the training data; None before the checkpoint is loaded.
-        saved: number of updates in the newest checkpoint on disk.
+        saved: number of updates of the newest checkpoint on disk.
         of_sharded: class for sharded models, set by sharding.trainer.
     """
 

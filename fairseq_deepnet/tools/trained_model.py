@@ -141,7 +141,7 @@ def _recorded_data(run: Path) -> dict[str, Any]:
 
 
 def refuse_other_vocabulary(run: Path, data: Path) -> None:
-    """Raise ValueError if the data's dictionaries or subwords differ from the run's record."""
+    """Raise ValueError if the data's dictionaries or subword models differ from the run's."""
     recorded = _recorded_data(run)
     try:
         for key in VOCABULARY_FILES:

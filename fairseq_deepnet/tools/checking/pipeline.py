@@ -154,7 +154,7 @@ def initial_std(
 
 
 class Member(NamedTuple):
-    """A parameter with its expected and Xavier's standard deviation; no `xavier` for a bias."""
+    """A parameter with its expected standard deviation and, unless it is a bias, Xavier's."""
 
     kind: str
     tensor: Tensor
