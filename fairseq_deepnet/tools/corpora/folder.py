@@ -93,7 +93,7 @@ class DataFolder:
         refuse_changed(self.path, self.record.get("files"), names, self.path / "corpus.json")
 
     def model_files(self) -> list[str]:
-        """Return the names of the subword and dictionary files on which a trained model depends."""
+        """Return the names of the subword models, dictionaries and language list of a model."""
         starts = ("bpe.codes", "dict.", "languages.txt", "spm.")
         names = self.record.get("files") or ()
         return sorted(n for n in names if n.startswith(starts) and not n.endswith(".vocab"))

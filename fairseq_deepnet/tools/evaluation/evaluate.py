@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 def score(args: argparse.Namespace) -> tuple[Path, str]:
     """Score a model, unless the same score already exists.
 
-    Returns the score's file (or, for many directions, the scores' folder) and a text to print.
+    Returns the path of the score (for many directions, of their folder) and a text to print.
     """
     if args.spm == "none":
         raise ValueError("--spm none: scores need text, not tokens; give the sentencepiece model")

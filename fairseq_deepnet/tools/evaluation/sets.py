@@ -1,8 +1,8 @@
 """Test sets of the paper's table 3 as text to translate, for `deepnet m2m`.
 
-configs/evaluation/NAME.yaml defines a set. `make` writes files SET.A-B.A and SET.A-B.B for each
-direction, named with the model's language codes, for `deepnet evaluate RUN --text FOLDER --split
-SET`. For each published layout, a reader yields both sides of all directions.
+configs/evaluation/NAME.yaml defines a set. For each direction, `make` writes files SET.A-B.A and
+SET.A-B.B, named with the model's language codes, to a folder. The set can then be scored with
+`deepnet evaluate RUN --text FOLDER --split SET`. There is one reader for each published layout.
 """
 
 from __future__ import annotations
