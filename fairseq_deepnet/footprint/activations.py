@@ -26,7 +26,7 @@ class MicroBatch:
     """One forward and backward pass on one device.
 
     Args:
-        sentences: B
+        sentences: number of sentences
         source, target: tokens per sentence on each side, including padding
         element: e, bytes per activation
         on_gpu: True on a GPU, where dropout's mask has one byte per element (e bytes on the CPU)

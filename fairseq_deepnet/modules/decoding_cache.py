@@ -67,7 +67,7 @@ class Slots:
         return self._bias
 
     def select(self, rows: Tensor) -> None:
-        """Let hypothesis k of sentence b continue the old row rows[b, k]. rows: [B', K]."""
+        """Let hypothesis k of sentence b continue the old row rows[b, k], for rows [B', K]."""
         histories = self.mask.flatten(0, 1).index_select(0, rows.flatten())
         self.mask = histories.view(*rows.shape, len(self))
         self._bias = None
@@ -225,7 +225,7 @@ class LayerMemory:
         self._cleared = 0  # number of initialised slots
 
     def views(self, like: Tensor) -> None:
-        """Update the views. like: tensor [.., H, D] with the dtype and device of the buffers."""
+        """Update the views; `like` is a tensor [.., H, D] with the buffers' dtype and device."""
         cache = self.cache
         if self._seen == cache.changes:
             return

@@ -212,7 +212,7 @@ class EncoderLayer(TransformerLayer):
     stock_name = "TransformerEncoderLayer"
 
     def compute(self, x: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Return [B, S, C] for x [B, S, C] and an additive mask [B, 1, 1, S]."""
+        """Return the output [B, S, C] for x [B, S, C] and an additive mask [B, 1, 1, S]."""
         return self.feed_forward(self.self_attention(x, mask))
 
 

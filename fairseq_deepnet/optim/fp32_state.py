@@ -70,7 +70,7 @@ class ExactFP16Optimizer(_SavedScaler, FP16Optimizer):
 
 
 class ExactMemoryEfficientFP16Optimizer(_SavedScaler, MemoryEfficientFP16Optimizer):
-    """fairseq's optimiser for half-precision weights without fp32 copies, with saved counters."""
+    """fairseq's optimiser without fp32 copies of the weights; here it saves the counters."""
 
 
 # fairseq's trainer compares class names when it loads a checkpoint

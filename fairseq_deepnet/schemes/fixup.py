@@ -48,7 +48,7 @@ class RFixup(ResidualScheme):
     """Fixup (Zhang, Dauphin and Ma, ICLR 2019), called R-Fixup in the DeepNet paper.
 
     L = 2N + 3M is the number of residual branches in the model. A branch's last map (out_proj, fc2)
-    is initially 0. Other maps are Xavier-uniform times L^(-1 / (2m - 2)) for m maps per branch:
+    is initially 0. Other maps are Xavier-uniform times L^(-1 / (2m - 2)) in branches of m maps:
     L^(-1/6) for q, k and v, and L^(-1/2) for fc1. No map has a bias. Learned shifts precede each
     branch and surround the activation, and a learned scale ends each branch. A shift and a scale
     follow the encoder, and a shift follows the decoder. The vocabulary projection is initially 0,

@@ -88,7 +88,7 @@ def end_at_once() -> None:
 
 
 def _end_after_error() -> None:
-    """Exit the process if it has reported an error."""
+    """Exit the process if `noting_errors` has recorded an error."""
     if _ERRORS:
         os._exit(1)
 
