@@ -91,7 +91,7 @@ def finite_values(runs: pd.DataFrame, measure: str) -> pd.Series:
 
 
 def _entry(runs: pd.DataFrame, measure: str, published: float | str | None) -> dict[str, Any]:
-    """Return the entry of these runs: the mean over successful runs, and the number of failed runs."""
+    """Return the entry of these runs, including the mean over the successful ones."""
     values = finite_values(runs, measure)
     ours, deviation = values.mean(), values.std()
     order = (*BAD, Status.UNFINISHED, Status.DONE)
