@@ -306,18 +306,18 @@ _FORMATS: Final[dict[str, Callable[..., list[Iterable[str]]]]] = {
     "segments": read_segments,
     "plain": _read_plain,
 }
+_DATA: Final = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _READERS: Final[dict[str | None, Callable[[Recipe, Path, Path], list[Row]]]] = {
-    **{name: partial(_archive_rows, name) for name in ("iwslt14", "wmt17", "sample")},
+    **{name: partial(_archive_rows, name) for name in _DATA["parts"]},
     "multi30k": _multi30k_rows,
     "opus100": _opus100_rows,
 }
-_DATA: Final = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 FOLDERS: Final = {
     name: Folder(
         **{
             **entry,
             "recipe": Recipe(**entry["recipe"]),
-            "rows": _READERS.get(entry.get("rows")),
+            "rows": _READERS[entry["rows"]] if "rows" in entry else None,
             "choices": OPUS100 if name == "opus100" else entry.get("choices", ()),
         }
     )
