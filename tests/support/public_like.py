@@ -62,6 +62,9 @@ class LlamaLayer(nn.Module):
         if self.place == "post":
             x = self.first_norm(self.alpha * x + self.self_attn(hidden_states=x)[0])
             return (self.second_norm(self.alpha * x + self.mlp(x)),)
+        if self.place == "inside":  # a ReZero that normalises its branch, as initialised
+            x = x + 0 * self.first_norm(self.self_attn(hidden_states=x)[0])
+            return (x + 0 * self.second_norm(self.mlp(x)),)
         h = self.scale * self.first_norm(x)
         x = self.alpha * x + self.self_attn(hidden_states=h)[0]
         return (self.alpha * x + self.mlp(self.scale * self.second_norm(x)),)

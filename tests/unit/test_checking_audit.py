@@ -77,6 +77,12 @@ def test_pre_ln_differs_from_post_ln_under_any_name_of_the_norms() -> None:
     )
 
 
+def test_a_norm_inside_the_branch_is_a_fault_even_if_the_branch_counts_nothing_yet() -> None:
+    findings = check(LlamaLike(4, value_path(1.0), place="inside"), LLAMA, claims="rezero")
+    assert kinds(findings) == {"residual"}, sentences(findings)
+    assert facts(findings.sides[0])["LayerNorm"] == "in another place"
+
+
 def test_a_mapping_defines_other_names() -> None:
     with pytest.raises(ValueError, match=r"Linear has no list of layers .* layers="):
         check(nn.Linear(2, 2), torch.randn(1, 2))

@@ -38,7 +38,7 @@ class Fit:
     """Least-squares fit of z = a x + c b for one sublayer.
 
     Args:
-        norm: position of LayerNorm.
+        norm: position of LayerNorm; None for another place.
         residual, branch: a and c, each as the smallest and largest value over channels.
         bottom: factor of the layer's input if the sum includes this input, else 0.
         inner: factor that leads from LayerNorm's output to the branch's input, or 0.
@@ -47,7 +47,7 @@ class Fit:
         normed: output of the sublayer's LayerNorm, [n, C].
     """
 
-    norm: NormPlacement
+    norm: NormPlacement | None
     residual: tuple[float, float]
     branch: tuple[float, float]
     bottom: float
@@ -252,14 +252,17 @@ def fit_layer(layer: Layer, norms: Sequence[nn.Module], calls: Calls) -> LayerFi
         sources[i] if is_pre[i] else None if is_pre[i + 1] else sources[i + 1]
         for i in range(len(outputs))
     ]
+    unused = [norm for norm in norm_calls if norm not in norms_used]
     fits = []
     for i, norm in enumerate(norms_used):
-        placement = NormPlacement.NONE
+        placement: NormPlacement | None = NormPlacement.NONE
         z, inner = streams[i + 1], 0.0
         if norm is not None and is_pre[i]:
             placement, inner = NormPlacement.PRE, times(norm_calls[norm][1], entries[i])
         elif norm is not None:
             placement, z = NormPlacement.POST, norm_calls[norm][0]
+        elif unused:
+            norm, placement = unused.pop(0), None
         fitted = fit(placement, streams[i], outputs[i], z, streams[0])
         normed = None if norm is None else norm_calls[norm][1]
         fits.append(dataclasses.replace(fitted, inner=inner, entry=entries[i], normed=normed))
@@ -287,7 +290,7 @@ def solve(z: Tensor, *terms: Tensor) -> tuple[Tensor, float]:
     return factors, float(error.norm() / z.norm())
 
 
-def fit(norm: NormPlacement, x: Tensor, b: Tensor, z: Tensor, bottom: Tensor) -> Fit:
+def fit(norm: NormPlacement | None, x: Tensor, b: Tensor, z: Tensor, bottom: Tensor) -> Fit:
     """Solve z = a x + c b + d for a, c and d.
 
     If no a and c are exact for all channels, fit one pair per channel. If this fails, too, fit a

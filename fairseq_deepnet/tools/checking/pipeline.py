@@ -54,7 +54,8 @@ YES_NO: Final = {True: "yes", False: "no"}
 NORM_TEXTS: Final = {
     NormPlacement.POST: "after the sum",
     NormPlacement.PRE: "before the branch",
-    NormPlacement.NONE: "none before the branch or after the sum",
+    NormPlacement.NONE: "none",
+    None: "in another place",
 }
 
 Start = ResidualScheme | Literal["fairseq", "roberta"]
@@ -438,6 +439,8 @@ def formula(fits: Sequence[Fit]) -> str:
     total = f"{factor([fit.residual for fit in fits])}x + {branch}"
     if any(fit.bottom for fit in fits):
         total = f"{factor([(fit.bottom, fit.bottom) for fit in fits])}input + {total}"
+    if norms[0] is None:
+        return f"{total}, its LayerNorm neither before the branch nor after the sum"
     return f"LN({total})" if norms[0] is NormPlacement.POST else total
 
 
