@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import pickle
 import re
@@ -176,6 +177,8 @@ def save_with_retries(state: dict[str, Any], path: Path) -> None:
         try:
             save_checkpoint(state, path)
             return
+        except DiskFullError:
+            raise  # a pause does not help
         except ConfigurationError as error:
             logger.warning("%s; trying again in %s seconds", error, pause)
             time.sleep(pause)
@@ -194,12 +197,15 @@ def copy_checkpoint(source: Path, target: Path) -> None:
         raise not_written(target, error) from error
 
 
+class DiskFullError(ConfigurationError):
+    """Error of a checkpoint for which the disk has no room."""
+
+
 def not_written(path: Path, error: OSError) -> ConfigurationError:
     """Return the error for a checkpoint that could not be written."""
-    free = shutil.disk_usage(path.parent).free
-    return ConfigurationError(
-        f"{path} was not written: {error.strerror} ({free:,} bytes are free). Existing files are"
-        " intact; rerun to resume"
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return (DiskFullError if is_full else ConfigurationError)(
+        f"{path} was not written: {error.strerror}. Existing files are intact; rerun to resume"
     )
 
 

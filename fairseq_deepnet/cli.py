@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -151,6 +152,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if line is None:
             raise
         print(f"{typed(name)} error: {line}", file=sys.stderr)
+        return 2
+    except BrokenExecutor:
+        text = "a process was killed, perhaps for lack of memory; use fewer processes"
+        print(f"{typed(name)} error: {text}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # even while torch and fairseq are imported
         print(f"{typed(name)} interrupted", file=sys.stderr)

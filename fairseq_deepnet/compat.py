@@ -147,6 +147,9 @@ def parse_options() -> None:
             namespace.tpu = "--tpu" in (sys.argv if words is None else words)
         if getattr(namespace, "total_num_update", "") is None:
             namespace.total_num_update = getattr(namespace, "max_update", None)
+            is_polynomial = getattr(namespace, "lr_scheduler", None) == "polynomial_decay"
+            if is_polynomial and not namespace.total_num_update and not isinstance(parsed, tuple):
+                parser.error("--lr-scheduler polynomial_decay needs --total-num-update N")
         return parsed
 
 

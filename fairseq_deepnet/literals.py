@@ -82,7 +82,7 @@ def check_name(name: str, source: str) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigurationError(f"{source}: {shortened(name)}: an option's name is one word")
     if name.replace("_", "-") in RUNS_CODE:
-        raise ConfigurationError(f"{source}: {name} names code; give it on the command line")
+        raise ConfigurationError(f"{source}: {name} names code to run and cannot be set here")
 
 
 def shortened(text: str, width: int = 60) -> str:

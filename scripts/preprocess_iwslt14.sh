@@ -10,4 +10,5 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
+[[ ${VARIANT:-tokenized} == tokenized ]] || die "VARIANT is '$VARIANT', but this recipe has only Moses tokens"
 hand_over preprocess --variables iwslt14 "$@"

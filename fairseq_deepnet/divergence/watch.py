@@ -100,7 +100,7 @@ class Judge(Observer):
         self.file = folder / events.NAME
         self.attempt: int = getattr(self.args, "fallback_step", 0)
         self.norms = GradientNorms(trainer.get_model())
-        self.unigram = Unigram(trainer.task.target_dictionary)
+        self.unigram: Unigram | None = None
         self._start_over(trainer, 0)
 
     def _start_over(self, trainer: Any, update: int) -> None:
@@ -123,7 +123,9 @@ class Judge(Observer):
         records.keep_until(self.file, update, self.attempt)
 
     def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
-        if not self.stalled.learnt:
+        dictionary = trainer.task.target_dictionary
+        if dictionary is not None and not self.stalled.learnt:
+            self.unigram = self.unigram or Unigram(dictionary)
             self.unigram.add(samples)
 
     def gradients(self, trainer: Any, update: int) -> None:
@@ -158,7 +160,7 @@ class Judge(Observer):
             self.spike.add(update, loss)
             self.stalled.add(update, loss)
         if update % INTERVAL == 0:
-            self.stalled.judge(self.unigram.level())
+            self.stalled.judge(self.unigram.level() if self.unigram else None)
         if self.gradient_norms:
             self.vanished.add(update, self.gradient_norms)
             if not self.current and not self.vanished.suspected:

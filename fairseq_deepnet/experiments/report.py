@@ -28,6 +28,8 @@ from fairseq_deepnet.tools.plotting.images import CROSS
 def make(runs: pd.DataFrame) -> list[Table]:
     """Return the tables of all sweeps that occur in `runs`, whose rows are those of results.csv."""
     groups = list(runs.groupby("sweep", sort=False))
+    if others := int(runs["sweep"].isna().sum()):
+        say(f"{others} runs are not cells of a sweep and are left out")
     if not groups:
         raise ValueError(
             "none of these runs is a cell of a sweep; use `deepnet plot` to compare other runs"
@@ -110,10 +112,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", type=Path, help=folders)
     tests = "print sacreBLEU's paired tests against the first system, averaged over seeds"
     parser.add_argument("--significance", action="store_true", help=tests)
-    score = "score for --significance, a file in scores/ (%(default)s)"
-    parser.add_argument(
-        "--score", default="test.checkpoint_best.beam5.lenpen1", metavar="NAME", help=score
-    )
+    score = "score for --significance, a file in scores/ (a cell's, or of the default request)"
+    parser.add_argument("--score", metavar="NAME", help=score)
     out = "write report.md, report.csv (one line per entry) and figures to this folder"
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=out)
 

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fairseq_deepnet.experiments.results import find_runs
+from fairseq_deepnet.experiments.results import RESULT, find_runs, read_json
 from fairseq_deepnet.files import inside_project, shown
 from fairseq_deepnet.stock_names import in_stock_names
 from fairseq_deepnet.tools import configs
@@ -26,6 +26,7 @@ from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation import scoring
 from fairseq_deepnet.tools.scores import read_score
 
+DEFAULT: Final = "scores/test.checkpoint_best.beam5.lenpen1"
 TESTS: Final = {"bootstrap": "bs", "randomisation": "ar"}
 """Name of a test -> sacreBLEU's name."""
 NOTES: Final = (
@@ -81,54 +82,66 @@ class MeanOfSeeds:
         return Score("BLEU", statistics.fmean(scores))
 
 
-def compare(folders: Sequence[Path], score: str) -> tuple[pd.DataFrame, list[str]]:
+def compare(folders: Sequence[Path], score: str | None = None) -> tuple[pd.DataFrame, list[str]]:
     """Compare each system with the first, using the seeds that all systems share.
 
     Args:
         folders: run folders, or folders that contain run folders.
-        score: name of the score in each run.
+        score: name of the score in each run; by default, that of a sweep's cell, or DEFAULT.
 
     Returns:
         A table with a row per system, and notes on it.
 
     Raises:
-        ValueError: if there are fewer than two systems, a run lacks the score, or the scores are
-            not comparable.
+        ValueError: if fewer than two systems are scored, or the scores are not comparable.
     """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.significance import PairedTest
 
-    runs = [read_scored_run(run, score) for folder in folders for run in find_runs(folder)]
-    first = runs[0]
+    notes, runs = list(NOTES), []
+    for path in (path for folder in folders for path in find_runs(folder)):
+        scored = read_scored_run(path, score)
+        if scored is None:
+            notes.append(f"{shown(path)} has no such score")
+        else:
+            runs.append(scored)
+    first = runs[0] if runs else None
     for run in runs:
+        assert first is not None
         if run.references != first.references:
             raise ValueError(f"{run.folder} and {first.folder} have different test sets")
         if run.record["bleu_signature"] != first.record["bleu_signature"]:
             raise ValueError(f"{run.folder} and {first.folder} have different BLEU signatures")
     systems: dict[str, dict[str, ScoredRun]] = {}
     for run in runs:
-        systems.setdefault(run.settings, {})[run.seed] = run
-    if len(systems) < 2:
-        raise ValueError(
-            "--significance needs two systems, but these runs differ at most in their seed"
-        )
+        if systems.setdefault(run.settings, {}).setdefault(run.seed, run) is not run:
+            other = systems[run.settings][run.seed].folder
+            raise ValueError(f"{run.folder} and {other} have the same settings and seed")
+    if first is None or len(systems) < 2:
+        raise ValueError("--significance needs two scored systems that differ in more than seeds")
     seeds = sorted(set.intersection(*map(set, systems.values())))
     if not seeds:
         raise ValueError("--significance: the systems have no seed in common")
     signature = dict(part.split(":", 1) for part in first.record["bleu_signature"].split("|"))
     tokenizer = scoring.check_tokenizer(signature.get("tok", "13a"))
     bleu = BLEU(tokenize=tokenizer, lowercase=signature.get("case") == "lc")
-    names = [next(iter(runs.values())).folder.name for runs in systems.values()]
+    paths = [next(iter(runs.values())).folder for runs in systems.values()]
+    is_unique = len({path.name for path in paths}) == len(paths)
+    names = [path.name if is_unique else shown(path) for path in paths]
     texts: list[Any] = []
     scores = []
     for name, by_seed in zip(names, systems.values(), strict=True):
         hypotheses = [by_seed[seed].hypotheses for seed in seeds]
         texts.append((name, list(zip(*hypotheses, strict=True))))
         scores.append([bleu.corpus_score(text, [first.references]).score for text in hypotheses])
+        for seed, value in zip(seeds, scores[-1], strict=True):
+            if abs(value - by_seed[seed].record["bleu"]) >= 0.01:
+                folder = by_seed[seed].folder
+                raise ValueError(f"{folder}: texts have changed since they were scored")
     frame = pd.DataFrame({"system": names, "bleu": list(map(statistics.fmean, scores))})
     frame["deviation"] = [statistics.stdev(s) if len(s) > 1 else None for s in scores]
     frame["difference"] = [None, *(frame["bleu"][1:] - frame["bleu"][0])]
-    notes = [*NOTES, f"seeds: {', '.join(seeds)}"]
+    notes.append(f"seeds: {', '.join(seeds)}")
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)  # it logs every step
     for test, kind in TESTS.items():
         metric: Any = {"BLEU": MeanOfSeeds(bleu)}
@@ -142,15 +155,16 @@ def compare(folders: Sequence[Path], score: str) -> tuple[pd.DataFrame, list[str
     return frame, notes
 
 
-def read_scored_run(folder: Path, name: str) -> ScoredRun:
-    """Read a run's score, hypotheses and references.
+def read_scored_run(folder: Path, name: str | None) -> ScoredRun | None:
+    """Read a run's score, hypotheses and references; return None without a score of one pair.
 
     Raises:
-        ValueError: if the score is missing, or there are more or fewer hypotheses than references.
+        ValueError: if there are more or fewer hypotheses than references.
     """
-    score = read_score(folder, f"scores/{name}")
+    path = f"scores/{name}" if name else read_json(folder / RESULT).get("score") or DEFAULT
+    score = read_score(folder, path)
     if score is None or "reference" not in score.facts:
-        raise ValueError(f"{shown(folder)} has no score {name}; run `deepnet evaluate`")
+        return None
     file = (folder / score.file).with_suffix(".txt")
     hypotheses = list(read_lines(file))
     references = list(read_lines(inside_project(score.facts["reference"])))

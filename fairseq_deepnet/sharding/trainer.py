@@ -118,6 +118,7 @@ def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
         "--use-bmuf": cfg.optimization.use_bmuf,
         "--zero-sharding": shared.zero_sharding != "none",
         "--use-sharded-state": shared.use_sharded_state,
+        "--write-checkpoints-asynchronously": cfg.checkpoint.write_checkpoints_asynchronously,
         f"a criterion with parameters ({type(criterion).__name__})": utils.has_parameters(
             criterion
         ),

@@ -1,5 +1,6 @@
 """Checkpoints of fairseq-train: atomic writing, repair and locking."""
 
+import errno
 import logging
 import os
 import resource
@@ -146,6 +147,26 @@ def test_a_failed_write_leaves_existing_checkpoints(
     with pytest.raises(ConfigurationError, match=r"checkpoint_1_4\.pt was not written: File too"):
         save_with_retries(state, folder / "checkpoint_1_4.pt")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_folder_that_returns_is_written_and_a_full_disk_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {"model": {"w": torch.zeros(3)}}
+    path = tmp_path / "away" / "checkpoint1.pt"
+    monkeypatch.setattr(time, "sleep", lambda _: path.parent.mkdir())
+    save_with_retries(state, path)
+    assert path.is_file()
+
+    def fsync(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(ConfigurationError, match="was not written: No space left on device"):
+        save_with_retries(state, tmp_path / "checkpoint2.pt")
+    assert not pauses
 
 
 def test_two_runs_do_not_share_a_save_dir(tiny_data: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from concurrent.futures.process import BrokenProcessPool
 from types import SimpleNamespace
 
 import pytest
@@ -126,3 +127,14 @@ def test_variables_set_options(parser: cli.Parser) -> None:
 def test_a_bad_value_is_named(parser: cli.Parser, name: str, value: str, message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("?", "[?]")):
         parser.parse(cli.words_of(parser, {"CPU_PROCESSES": "1", name: value}))
+
+
+def test_a_killed_process_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(name: str, words: object) -> int:
+        raise BrokenProcessPool("a child was killed")
+
+    monkeypatch.setattr(cli, "_run", run)
+    assert cli.main(["evaluate", "RUN"]) == 2
+    assert "perhaps for lack of memory" in capsys.readouterr().err

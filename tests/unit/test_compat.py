@@ -69,6 +69,8 @@ def test_a_polynomial_decay_ends_with_the_run_unless_its_length_is_set() -> None
 
     assert total("--max-update", "70") == 70
     assert float(str(total("--max-update", "70", "--total-num-update", "30"))) == 30
+    with pytest.raises(SystemExit):
+        total("--max-epoch", "2")
 
 
 @pytest.mark.parametrize("multiple", [1, 8])

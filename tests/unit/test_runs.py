@@ -241,6 +241,9 @@ def test_a_run_from_another_checkpoint_resumes_with_the_same_command(record: Rec
     assert resumed == [word for word in began if word != "--reset-optimizer"]
     assert "resuming from update 110" in record.output
     assert num_updates(load_checkpoint(folder / "checkpoint_last.pt")) == 110
+    second = make_checkpoint(record.run.parent / "second.pt", 100)
+    assert record("--max-update", "300", "--restore-file", str(second), resume="") is None
+    assert "already has checkpoints" in record.output
     assert record("--restore-file", "gone.pt", run=str(record.run.parent / "other")) is None
     assert "--restore-file gone.pt: there is no such file" in record.output
 

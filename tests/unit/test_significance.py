@@ -89,7 +89,9 @@ def test_seeds_of_a_system_are_tested_together(tmp_path: Path) -> None:
     for name, versions in texts.items():
         for seed, hypotheses in enumerate(versions, start=1):
             write_run(tmp_path / f"{name}.{seed}", hypotheses, seed=seed)
-    frame, notes = compare([tmp_path], NAME)
+    write_config(tmp_path / "diverged", arch="d")
+    frame, notes = compare([tmp_path])
+    assert f"{tmp_path}/diverged has no such score" in notes
     first = [score(text, REFERENCES)["bleu"] for text in texts["a"]]
     assert frame["bleu"][0] == pytest.approx(sum(first) / 2, abs=1e-3)
     assert frame["deviation"][0] == pytest.approx(abs(first[0] - first[1]) / 2**0.5, abs=1e-3)
@@ -101,10 +103,15 @@ def test_scores_that_do_not_match_are_refused(tmp_path: Path) -> None:
     other = write_run(tmp_path / "b", spoilt(2)[::-1], REFERENCES[::-1])
     with pytest.raises(ValueError, match="different test sets"):
         compare([run, other], NAME)
-    with pytest.raises(ValueError, match="two systems"):
-        compare([run], NAME)
-    with pytest.raises(ValueError, match="has no score"):
+    with pytest.raises(ValueError, match="two scored systems"):
         compare([run, other], "test.checkpoint_last.beam5.lenpen1")
+    again = write_run(tmp_path / "a.again", spoilt(3))
+    with pytest.raises(ValueError, match="have the same settings and seed"):
+        compare([run, again])
+    other = write_run(tmp_path / "c", spoilt(3))
+    write_lines(run / "scores" / f"{NAME}.txt", spoilt(5))
+    with pytest.raises(ValueError, match="texts have changed since they were scored"):
+        compare([run, other])
     write_lines(run / "scores" / f"{NAME}.txt", spoilt(2)[1:])
-    with pytest.raises(ValueError, match="score the run again"):
-        compare([run], NAME)
+    with pytest.raises(ValueError, match="different numbers of lines"):
+        compare([run, other])

@@ -121,7 +121,7 @@ def unigram_nll(data: Path, target: str | None, symbols: int) -> float | None:
         target: code of the target language; None for a folder of one language.
         symbols: V, the size of the dictionary, including special symbols.
     """
-    from fairseq.data.indexed_dataset import MMapIndexedDataset
+    from fairseq.data.indexed_dataset import MMapIndexedDataset, infer_dataset_impl
 
     name = rf"\.([^.]+-{target}|{target}-[^.]+)\.{target}" if target else ""
     counts = []
@@ -130,6 +130,8 @@ def unigram_nll(data: Path, target: str | None, symbols: int) -> float | None:
         for index in data.glob("*.idx"):
             if not re.fullmatch(split + name, index.stem):
                 continue
+            if infer_dataset_impl(str(index.with_suffix(""))) != "mmap":
+                return None
             dtype = MMapIndexedDataset.Index(str(index)).dtype
             with index.with_suffix(".bin").open("rb") as stream:
                 while len(tokens := np.fromfile(stream, dtype, 1 << 24)):

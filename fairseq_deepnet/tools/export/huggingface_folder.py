@@ -225,6 +225,7 @@ def scores_of(model: TrainedModel) -> list[dict[str, Any]]:
         for score in read_scores(model.scores.parent)
         if (score.facts.get("request") or {}).get("checkpoints") == checkpoints
         and score.name.startswith("test.")
+        and {"average", "bleu"} & score.values.keys()
     ]
 
 

@@ -108,8 +108,15 @@ def refuse_changes(run: Path, config: configs.Config, data: Path, resume: bool) 
                 f" {shown(data)} now contains: set RUN=FOLDER to train another run, or restore that"
                 " text"
             )
-    changes = differences(configs.recorded_config(run), config)
+    before = configs.recorded_config(run)
+    changes = differences(before, config)
     if changes and is_trained:
+        start = config.options.get("restore-file", LAST)
+        if start not in (LAST, before.options.get("restore-file")):
+            raise ValueError(
+                f"--restore-file {start}: {shown(run)} already has checkpoints; set RUN=FOLDER to"
+                " start another run from that file"
+            )
         if not resume:
             raise ValueError(
                 f"{shown(run)} was trained with other settings ({'; '.join(changes)}): set"
