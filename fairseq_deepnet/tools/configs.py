@@ -1,11 +1,11 @@
 """Training configs: flat YAML files of fairseq-train options that build on one another.
 
 A key is a long option of fairseq-train without leading dashes (`max-tokens: 4096`). The files in
-`defaults: [base]` are read first, from the same folder, and overridden. null removes an option.
-`recipe:` contains entries that are not options of fairseq (data folder, global batch).
+`defaults: [base]`, in the same folder, are read first and then overridden. A null value removes an
+option. `recipe:` contains entries that are not options of fairseq (data folder, global batch).
 
-A config or sweep may come from a stranger. It therefore cannot set options that name code, a
-network address, or a file or folder to write; these belong on the command line.
+A config or sweep may come from an untrusted source. It therefore cannot set options that name code,
+a network address, or an output file or folder; these can only be set on the command line.
 
 If `total-num-update` equals `max-update`, both change when a later file or the command line changes
 `max-update`. Otherwise the learning rate of a longer run would reach 0 before the run's end.
@@ -63,7 +63,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def find_config(name: str, folder: Path = CONFIG_FOLDER) -> Path:
-    """Return the file of a config given as a path or as a name in configs/."""
+    """Return the path of a config file, given its path or its name in configs/."""
     for candidate in (Path(name), folder / name, folder / f"{name}.yaml"):
         if candidate.is_file():
             return candidate
@@ -75,7 +75,7 @@ def read_yaml(path: Path, what: str = "config", of: str = "option: value") -> di
     """Return the mapping in a YAML file.
 
     Raises:
-        ValueError: if the file is invalid; the message has its kind, `what`, and valid form, `of`.
+        ValueError: if the file is invalid; the message states its kind (`what`) and form (`of`).
     """
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
@@ -90,7 +90,7 @@ def read_yaml(path: Path, what: str = "config", of: str = "option: value") -> di
 
 
 def _plain(key: object, value: object, source: str) -> Value:
-    """Return a scalar, or a list joined with commas, as fairseq expects lists."""
+    """Return a scalar unchanged, and a list as a comma-separated string, as fairseq expects."""
     if isinstance(value, list) and all(isinstance(item, int | float | str) for item in value):
         return ",".join(map(str, value))
     if value is None or isinstance(value, bool | int | float | str):
@@ -162,7 +162,7 @@ def parse_value(text: str) -> Any:
 def load_config(name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_FOLDER) -> Config:
     """Read a config and the configs that it builds on, and apply `key=value` overrides.
 
-    Names and values of options are not checked here, but by `check_options`.
+    Whether fairseq accepts the options is checked by `check_options`, not here.
 
     Raises:
         FileNotFoundError: if the config or one of its `defaults` is missing.
@@ -179,14 +179,14 @@ def load_config(name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_
 
 
 def recorded_config(run: Path) -> Config:
-    """Return the config recorded in a run folder, including options of the run's command line."""
+    """Return the config recorded in a run folder, including options from the run's command line."""
     config = Config("config", {}, {})
     _load_into(config, run / "config.yaml" if run.is_dir() else run, recorded=True)
     return config
 
 
 def to_arguments(options: Mapping[str, Value]) -> list[str]:
-    """Return fairseq-train's arguments; true becomes a flag, and false and null are omitted."""
+    """Return fairseq-train arguments; a true option becomes a flag; false and null are omitted."""
     arguments = []
     for key, value in options.items():
         if value is None or value is False:
@@ -201,7 +201,7 @@ def to_arguments(options: Mapping[str, Value]) -> list[str]:
 
 
 def check_options(config: Config) -> None:
-    """Raise ValueError, naming the option, if fairseq's parser refuses a config's options."""
+    """Raise ValueError with the option's name if fairseq's parser rejects an option of a config."""
     # with an equals sign, a message about the value names the option
     words = [
         f"--{key}" if value is True else f"--{key}={value}"

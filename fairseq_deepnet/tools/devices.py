@@ -18,14 +18,14 @@ def all_cores() -> int:
 
 
 def threads_of(processes: int, cores: int) -> int:
-    """Return the threads per process: OMP_NUM_THREADS if set, otherwise `cores` / `processes`."""
+    """Return the number of threads per process: OMP_NUM_THREADS, or else `cores / processes`."""
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return int(limit) if limit.isdecimal() and int(limit) else max(1, cores // processes)
 
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """Numbers of devices that compute each update together."""
+    """The devices that compute each update together."""
 
     gpus: int  # number of GPUs per node; 0 to train on the CPU
     cpu_processes: int = 1  # number of processes per node if there are no GPUs
@@ -66,7 +66,7 @@ def choose_devices(
 
 
 def visible_gpus() -> list[str]:
-    """Return the names of this machine's GPUs for CUDA_VISIBLE_DEVICES."""
+    """Return the names of the visible GPUs, as CUDA_VISIBLE_DEVICES would list them."""
     import torch
 
     return [_gpu_name(number) for number in range(torch.cuda.device_count())]
@@ -78,7 +78,7 @@ def _gpu_name(number: int) -> str:
 
 
 def use_gpu(number: int | None) -> None:
-    """Hide all GPUs but GPU `number`, or all if None, from this process before it uses a GPU."""
+    """Hide all GPUs except `number` (all if None); call this before the process uses a GPU."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "" if number is None else _gpu_name(number)
 
 

@@ -1,1 +1,1 @@
-"""Downloads of corpora, and the conversion of raw text into data folders for fairseq."""
+"""Download of corpora, and conversion of raw text into data folders for fairseq."""

@@ -1,7 +1,7 @@
 """Binarised data in fairseq's mmap format, and dictionaries of whitespace-separated words.
 
-A sentencepiece model encodes text directly as piece numbers, which a table maps to fairseq's token
-numbers. Subwords of Moses tokens are looked up in a fairseq dictionary instead.
+A sentencepiece model encodes text directly as piece IDs, which a table maps to fairseq's token
+indices. Subwords of Moses tokens are looked up in a fairseq dictionary instead.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def binarise(vocabulary: Path, text: Path, out: Path, workers: int = 1) -> dict[
     depend on `workers`, the number of processes.
 
     Args:
-        vocabulary: a sentencepiece model (.model), whose pieces are numbered as in the dictionary
-            from `subwords.write_dictionary`, or a fairseq dictionary of words.
+        vocabulary: a sentencepiece model (.model), whose pieces get the indices that they have in
+            the dictionary from `subwords.write_dictionary`, or a fairseq dictionary of words.
     """
     from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dtype
 
@@ -54,7 +54,7 @@ def binarise(vocabulary: Path, text: Path, out: Path, workers: int = 1) -> dict[
 def _numbering(
     vocabulary: Path, modified: int
 ) -> tuple[Callable[[Iterable[str]], list[np.ndarray]], int]:
-    """Return a function that encodes lines as fairseq's token numbers, and the number of tokens."""
+    """Return a function that encodes lines as fairseq's token indices, and the dictionary size."""
     if vocabulary.suffix != ".model":
         from fairseq.data import Dictionary
 
@@ -109,7 +109,7 @@ def _count_words(chunk: Chunk, path: Path) -> Counter[str]:
 
 @functools.lru_cache(maxsize=16)
 def unigram_nll(data: Path, target: str | None, symbols: int) -> float | None:
-    """Return the cross-entropy of a unigram model in bits per token, or None if data are missing.
+    """Return a unigram model's cross-entropy in bits per token, or None if data are missing.
 
     The model has the token frequencies of the training set, with add-one smoothing over all V
     symbols. Its cross-entropy is measured on the target side of the validation set:
@@ -117,8 +117,8 @@ def unigram_nll(data: Path, target: str | None, symbols: int) -> float | None:
         H = - sum_v valid(v) / |valid| * log2((train(v) + 1) / (|train| + V))
 
     Args:
-        data: data folder of one pair or one language.
-        target: code of the target language; None for a folder of one language.
+        data: bilingual or monolingual data folder.
+        target: code of the target language; None for a monolingual folder.
         symbols: V, the size of the dictionary, including special symbols.
     """
     from fairseq.data.indexed_dataset import MMapIndexedDataset, infer_dataset_impl

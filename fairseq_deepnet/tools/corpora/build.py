@@ -2,8 +2,8 @@
 
 The input is a `Recipe`, whose fields are the options, and a list of rows, which name text files. A
 folder is built as OUT.part and renamed to OUT when it is complete. Until then, OUT.part/corpus.json
-contains the recipe, the digests of the sources and the results of finished steps, so that the same
-command resumes a build that was killed. If the input is invalid, OUT.part is removed.
+contains the recipe, the digests of the sources and the results of finished steps, so that repeating
+the command resumes a build that was killed. If the input is invalid, OUT.part is removed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fairseq_deepnet.tools.corpora.text import (
 
 
 class Row(NamedTuple):
-    """The text files PREFIX.LANGUAGE[.gz] of one split, in two languages or a single one."""
+    """The text files PREFIX.LANGUAGE[.gz] of one split, in one or two languages."""
 
     split: str
     languages: tuple[str, ...]
@@ -67,7 +67,7 @@ def sources_of(rows: Sequence[Row]) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def claimed(out: Path) -> Iterator[None]:
-    """Hold the lock of OUT; raise ValueError if another process is building OUT."""
+    """Hold the lock on OUT; raise ValueError if another process is building OUT."""
     lock = out.with_name(out.name + ".lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -94,9 +94,9 @@ def _read(folder: Path, *keys: str) -> dict[str, Any]:
 
 
 def is_complete(out: Path, recipe: Recipe, sources: Mapping[str, Any] | None = None) -> bool:
-    """Return True if OUT was built with this recipe (and from these sources, unless None).
+    """Return True if OUT was built with this recipe and, if `sources` is given, from these sources.
 
-    Raises ValueError if OUT was built from other text or with other settings.
+    Raises ValueError if OUT was built from different text or with different settings.
     """
     record = _read(out, "recipe", "sources")
     if not record:
@@ -130,13 +130,13 @@ def build(
     workers: int,
     force: bool = False,
 ) -> None:
-    """Build OUT unless it is complete. The caller must hold the lock of OUT (see `claimed`).
+    """Build OUT unless it is complete. The caller must hold the lock on OUT (see `claimed`).
 
-    Raises ValueError if the text is invalid, or if OUT was built from other text or with other
-    settings and `force` is False.
+    Raises ValueError if the text is invalid, or if OUT was built from different text or with
+    different settings and `force` is False.
 
     Args:
-        sources: files whose digests identify the text, by name.
+        sources: mapping from names to the files whose digests identify the text.
         unpack: function that takes a folder, unpacks text into it if necessary, and returns rows.
     """
     part = out.with_name(out.name + ".part")
@@ -173,9 +173,9 @@ def build(
 
 
 class _Cleaned(NamedTuple):
-    """Result of cleaning a chunk: lines read, remaining pairs, and dropped pairs by reason.
+    """Remaining pairs of a cleaned chunk, number of lines read, and number of drops for each reason.
 
-    A pair contains both sides of the text and, in Moses folders, also of the tokens and subwords.
+    A pair contains the text of both sides and, in Moses folders, also their tokens and subwords.
     """
 
     read: int
@@ -201,7 +201,7 @@ class _Pipeline:
         self.all_rows = [row for pair in pairs for row in pair]
 
     def step(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Run a step and record its result, unless it is finished; return the result."""
+        """Run a step and record its result, unless it has already finished; return the result."""
         results = self.state["done"]
         if name not in results:
             say(name)
@@ -237,7 +237,7 @@ class _Pipeline:
         folders: Sequence[str],
         targets: Sequence[Row],
     ) -> tuple[_Cleaned, list[int]]:
-        """Clean each chunk with `work`, write the remaining pairs, and count them by target.
+        """Clean each chunk with `work`, write the remaining pairs, and count them for each target.
 
         The second target, if any, receives the held-out pairs.
         """
@@ -269,7 +269,7 @@ class _Pipeline:
         return _Cleaned(read, [], dropped), remaining
 
     def _clean(self, row: Row) -> dict[str, Any]:
-        """Write a row's clean text (and Moses tokens); return line counts by text name."""
+        """Write a row's cleaned text (and Moses tokens); return the line counts by text name."""
         recipe, sides = self.recipe, row.sides()
         work = partial(_clean_chunk, paths=sides, row=row, recipe=recipe)
         folders = ["text", "tokenised"] if recipe.kind == "moses" else ["text"]
@@ -292,8 +292,8 @@ class _Pipeline:
     def _is_held_out(self, index: int) -> bool:
         """Return True if the training pair with this index is held out for validation.
 
-        fairseq needs validation text for every language pair that it trains. In a language pair
-        without any (OPUS-100 has five), every 1,000th sentence pair is held out, up to 100.
+        fairseq needs validation text for every language pair in training. In a language pair
+        without any (OPUS-100 has five), every 1,000th sentence pair is held out, up to 100 in all.
         """
         if self.recipe.kind == "pairs":
             return index % 1000 == 0 and index < 100_000
@@ -351,7 +351,7 @@ class _Pipeline:
             subwords.write_dictionary(model, self.part / dictionary)
 
     def _encode(self, row: Row, cleaned: Mapping[str, Any]) -> dict[str, Any]:
-        """Write a Moses row's subwords, with the text and the tokens of the pairs that are kept."""
+        """Write the subwords, text and Moses tokens of a row's pairs that are within the limits."""
         is_limited = self.recipe.follows == "wmt14" and row.split in ("train", "valid")
         forms = self._texts(row, ["text", "tokenised"])
         limits = self.recipe if is_limited else None
@@ -362,7 +362,7 @@ class _Pipeline:
         return {row.split: {**cleaned, "kept": lines, "dropped": dict(dropped)}}
 
     def _write_dictionaries(self) -> dict[str, Any]:
-        """Write a fairseq dictionary of each language's training subwords; return their sizes."""
+        """Write a fairseq dictionary of training subwords for each language; return the sizes."""
         recipe, sizes = self.recipe, {}
         for language in self.languages:
             path = self.part / f"dict.{language}.txt"
@@ -424,8 +424,8 @@ class _Pipeline:
 def _clean_chunk(chunk: Chunk, paths: Sequence[Path], row: Row, recipe: Recipe) -> _Cleaned:
     """Clean a chunk of training text, or select the lines of a chunk of valid or test text.
 
-    The valid and test splits keep all lines, except that text of one language loses its blank
-    lines, in which there is nothing to predict.
+    The valid and test splits keep all lines, except that blank lines are removed from monolingual
+    text, because they contain nothing to predict.
     """
     dropped: Counter[str] = Counter()
     pairs = []
@@ -467,7 +467,7 @@ def _encode_chunk(
 
 
 def folder_digests(folder: Path) -> dict[str, str | None]:
-    """Map the relative name of each file in a folder, except corpus.json, to its SHA-256."""
+    """Map the relative path of each file in a folder, except corpus.json, to its SHA-256 digest."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     names = {str(path.relative_to(folder)): path for path in paths if path.name != "corpus.json"}
     return _digests(names)

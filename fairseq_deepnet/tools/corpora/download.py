@@ -117,7 +117,7 @@ def _obtain(corpus: str, file: File, folder: Path) -> Path:
 def fetch(corpus: str, folder: Path, languages: Sequence[str] = ()) -> list[Path]:
     """Download a corpus, or only its files for certain languages; return the paths of the files.
 
-    Raises ValueError, which names each file that could not be downloaded.
+    Raises ValueError if a file could not be downloaded; the message names each such file.
     """
     files = CORPORA[corpus].select(languages)
     folder.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ MULTILINGUAL_TASK = "translation_multi_simple_epoch"
 """fairseq's task for folders of many pairs. The task adds language tokens and samples pairs."""
 
 MONOLINGUAL_TASKS = ("language_modeling", "masked_lm")
-"""fairseq's tasks for folders of one language."""
+"""fairseq's tasks for monolingual folders."""
 
 SPM_HELP = (
     "sentencepiece model of a data folder written by fairseq-preprocess; none: its text is"
@@ -93,7 +93,7 @@ class DataFolder:
         refuse_changed(self.path, self.record.get("files"), names, self.path / "corpus.json")
 
     def model_files(self) -> list[str]:
-        """Return the names of the subword models, dictionaries and language list of a model."""
+        """Return the names of the files that a model needs (subwords, dictionaries, languages)."""
         starts = ("bpe.codes", "dict.", "languages.txt", "spm.")
         names = self.record.get("files") or ()
         return sorted(n for n in names if n.startswith(starts) and not n.endswith(".vocab"))
@@ -110,7 +110,7 @@ class DataFolder:
 
     @property
     def languages(self) -> list[str]:
-        """Return all languages; in a folder of many pairs, in the order of the language tokens."""
+        """Return all languages, in the order of the language tokens if there are many pairs."""
         if self.is_multilingual:
             return list(self.record["languages"])
         if self.is_monolingual:
@@ -134,7 +134,7 @@ class DataFolder:
 
     @property
     def is_moses(self) -> bool:
-        """Return True if the subwords are byte-pair encoded Moses tokens."""
+        """Return True if the subwords are byte-pair-encoded Moses tokens."""
         return self.record.get("tokenisation") == "moses"
 
     @property
@@ -183,7 +183,7 @@ class DataFolder:
         Raises ValueError if a direction has no training text.
 
         Args:
-            pairs: directions to train in a folder of many pairs ("de-en,en-de"); all if empty.
+            pairs: directions to train on ("de-en,en-de") if there are many pairs; all if empty.
         """
         if self.is_monolingual:
             return {}
@@ -209,7 +209,7 @@ class BareFolder(DataFolder):
     """A one-pair data folder that was written by fairseq-preprocess and therefore has no record.
 
     Args:
-        spm: sentencepiece model of both languages; None if the text is already tokenised.
+        spm: sentencepiece model for both languages; None if the text is already tokenised.
     """
 
     spm: Path | None = None

@@ -68,7 +68,7 @@ def detokenise(line: str, language: str) -> str:
 
 
 def remove_bpe(line: str) -> str:
-    """Join the subwords of a line to tokens, as `fairseq-generate --remove-bpe` does."""
+    """Join the subwords of a line into tokens, as `fairseq-generate --remove-bpe` does."""
     return f"{line} ".replace(f"{JOINER} ", "").rstrip()
 
 
@@ -88,10 +88,10 @@ def why_dropped(source: str, target: str, recipe: Recipe) -> str | None:
 
 
 def learn_codes(words: dict[str, int], merges: int, out: Path) -> int:
-    """Learn byte-pair codes from word counts, write them to `out`, and return how many there are.
+    """Learn byte-pair codes from word counts, write them to `out`, and return their number.
 
     subword-nmt's learn_bpe.py would learn the same codes from text with these counts. There are
-    fewer than `merges` codes if no remaining pair of symbols occurs at least twice.
+    fewer than `merges` codes if learning runs out of symbol pairs that occur at least twice.
     """
     learner = _extra("subword_nmt.learn_bpe")
     learner.tqdm = iter  # its progress bar would fill the log

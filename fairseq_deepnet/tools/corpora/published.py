@@ -31,7 +31,7 @@ Files = Iterator[tuple[tarfile.TarInfo, BinaryIO]]
 
 @contextmanager
 def opened(path: Path) -> Iterator[Files]:
-    """Open a tar archive, and yield an iterator over its files and streams of their content.
+    """Open a tar archive, and yield an iterator over its files, each with a stream of its content.
 
     A stream must be read before the next file is requested. Links and devices are skipped. Raises
     ValueError if the archive is damaged.
@@ -60,7 +60,7 @@ def _write(content: BinaryIO, path: Path) -> None:
 
 
 def _extract(archive: Path, paths: Mapping[str, Path]) -> None:
-    """Extract members of an archive to `paths`, by name; raise ValueError if one is missing."""
+    """Extract each member in `paths` to the path given there; raise ValueError if one is missing."""
     missing = dict(paths)
     with opened(archive) as files:
         for member, content in files:
@@ -166,7 +166,7 @@ def _read_plain(*sides: Path) -> list[Iterable[str]]:
 
 
 def _archive_rows(corpus: str, recipe: Recipe, raw: Path, place: Path) -> list[Row]:
-    """Return a row for each split; unless PLACE exists, first write PLACE/SPLIT.LANGUAGE."""
+    """Return a row for each split; unless PLACE exists, first write files PLACE/SPLIT.LANGUAGE."""
     parts = _DATA["parts"][corpus]
     if not place.is_dir():
         with whole_folder(place) as folder:
@@ -230,8 +230,8 @@ _OPUS_FILE: Final = re.compile(
 def _opus100_file(path: str, languages: Sequence[str]) -> re.Match[str] | None:
     """Match the path of an OPUS-100 file; return None if the file is not selected.
 
-    A pair is selected if `languages` is empty or contains each of its languages except English. Of
-    zero-shot pairs, only test sets are selected.
+    A pair is selected if `languages` is empty or contains both languages of the pair, of which
+    English may be omitted. For zero-shot pairs, only the test sets are selected.
     """
     match = _OPUS_FILE.fullmatch(path)
     if not match or match["a"] == match["b"]:
@@ -278,7 +278,7 @@ class Folder(NamedTuple):
     """A data folder that `deepnet preprocess` can build, as defined in published.yaml.
 
     Attributes:
-        rows: function of (recipe, raw, place) that unpacks `raw` to `place` and returns the rows;
+        rows: function of (recipe, raw, place) that unpacks `raw` into `place` and returns the rows;
             None for the user's own text.
         choices: languages that can be selected; English is not listed if every pair includes it.
     """

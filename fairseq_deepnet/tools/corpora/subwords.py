@@ -1,7 +1,7 @@
 """Training and use of sentencepiece models, and fairseq dictionaries of their pieces.
 
-A dictionary lists the pieces in the model's order: piece i of sentencepiece, after <unk>, <s> and
-</s> (0 to 2), is symbol i + 1 of fairseq, after <s>, <pad>, </s> and <unk> (0 to 3).
+A dictionary lists the pieces in the model's order. sentencepiece places them after <unk>, <s> and
+</s>, and fairseq after <s>, <pad>, </s> and <unk>, so a piece's index is its sentencepiece ID + 1.
 """
 
 from __future__ import annotations

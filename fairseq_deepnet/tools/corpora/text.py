@@ -69,8 +69,8 @@ def raw_lines(path: Path) -> Iterator[bytes]:
 def decode(raw: bytes, path: Path, number: int, errors: str = "strict") -> str:
     """Return the text of line `number` (from 1), without its end ("\\n" or "\\r\\n").
 
-    A byte-order mark at the start of the file is removed. Raises ValueError, which names the file
-    and the line, if the line is not UTF-8, unless `errors` is "replace".
+    A byte-order mark at the start of the file is removed. Unless `errors` is "replace", a line that
+    is not valid UTF-8 raises ValueError, which names the file and the line.
     """
     try:
         line = raw.decode("utf-8", errors)
@@ -99,13 +99,13 @@ class Chunk(NamedTuple):
     sides: list[list[bytes]]
 
     def decode(self, paths: Sequence[Path]) -> Iterator[tuple[str, ...]]:
-        """Yield the text of each line on all sides as a tuple; error messages name the path."""
+        """Yield, for each line, a tuple with the text of all sides; error messages name the file."""
         for number, lines in enumerate(zip(*self.sides, strict=True), self.start):
             yield tuple(decode(raw, path, number) for raw, path in zip(lines, paths, strict=True))
 
 
 def chunks(paths: Sequence[Path], size: int = 10_000) -> Iterator[Chunk]:
-    """Yield chunks of `size` lines of every file; 10,000 lines take about a second and a few MB.
+    """Yield chunks of `size` lines per file; 10,000 lines need about a second and a few MB.
 
     Raises ValueError if the files differ in length or are empty.
     """
@@ -157,8 +157,8 @@ class Recipe:
         kind: "pair" (one pair, sentencepiece), "pairs" (many pairs, with language tokens),
             "language" (text in one language) or "moses" (one pair, Moses tokens).
         languages: codes such as "de en"; empty for all languages of a table or a corpus.
-        max_ratio: maximum ratio of the word counts of both sides. The default is large because
-            "Cvičí jógu." can translate to "Elle est en train de faire du yoga."
+        max_ratio: maximum ratio of the word counts of both sides. A ratio of 4 can be correct:
+            "Cvičí jógu." is "Elle est en train de faire du yoga." in French.
         follows: the fairseq recipe that a Moses folder follows. "iwslt14" and "wmt14" replace
             U+2019 with a plain apostrophe in the valid and test splits. "wmt14" also splits at
             hyphens (`@-@`), normalises the punctuation of training text, and applies the limits to

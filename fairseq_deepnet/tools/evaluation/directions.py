@@ -1,7 +1,7 @@
-"""Translation and scoring of language directions in several processes, and average scores.
+"""Translation and scoring of language directions in several processes, and averaging of scores.
 
 Each process loads the model once and translates parts of test sets, so that no process is idle. A
-direction is finished when its JSON file exists. Averages state how many directions they include.
+direction is finished when its JSON file exists. Each average comes with its number of directions.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Job:
 
     Args:
         record: JSON file to write; the translations are written beside it.
-        folder: data folder of the model. For Moses data, its binarised source is translated.
+        folder: the model's data folder. For Moses data, the binarised source is translated.
         options: all settings that affect the score, except the texts.
     """
 
@@ -66,7 +66,7 @@ class Job:
         return [self.source, self.reference, tokens, *self.folder.binarised_source(split)]
 
     def request(self) -> dict[str, Any]:
-        """Return the options and the digests of the files, which identify the score."""
+        """Return what identifies the score: the options and the digests of the files."""
         return self.options | {"texts": [sha256(file) for file in self.files]}
 
     def read(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Job:
     def lines(self) -> list[str]:
         """Return the engine's input: text, or subwords of Moses tokens.
 
-        Raises ValueError if the reference has a different number of lines.
+        Raises ValueError if the input and the reference differ in length.
         """
         folder, split = self.folder, self.options["split"]
         lines = folder.subwords(split) if folder.is_moses else list(read_lines(self.source))
@@ -117,7 +117,7 @@ def finish(job: Job, facts: dict[str, Any], lines: list[str], cut: int) -> dict[
     """Score a direction, write its hypotheses and then its record, and return the record.
 
     Args:
-        facts: entries of the record that describe the model and the beam search.
+        facts: record entries that describe the model and the beam search.
         lines: the engine's output: text, or subwords of Moses tokens.
         cut: number of lines that were too long for the model and were truncated.
     """
@@ -157,10 +157,10 @@ def translate_all(
     processes: int,
     gpus: int,
 ) -> None:
-    """Translate and score jobs; if there are several, report each on standard error.
+    """Translate and score jobs; if there are several, report each score on standard error.
 
     Args:
-        facts: entries of all records that describe the model and the beam search.
+        facts: record entries, shared by all jobs, that describe the model and the beam search.
         load: function that loads the model; each process calls it, with cpu=True to ignore GPUs.
         threads: number of CPU threads per process.
         gpus: number of GPUs that the processes share; 0 for the CPU.

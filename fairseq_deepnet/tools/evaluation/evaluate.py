@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 def score(args: argparse.Namespace) -> tuple[Path, str]:
     """Score a model, unless the same score already exists.
 
-    Returns the path of the score (for many directions, of their folder) and a text to print.
+    Returns the path of the score (a folder if there are many directions) and the text to print.
     """
     if args.spm == "none":
         raise ValueError("--spm none: scores need text, not tokens; give the sentencepiece model")
@@ -113,7 +113,7 @@ def find_texts(
     """Return the paths of the source and the reference of each direction that has text.
 
     Args:
-        place: another folder with the text, in files SPLIT.A-B.A and SPLIT.A-B.B (plain or .gz).
+        place: folder to read instead of `folder`, with SPLIT.A-B.A[.gz] and SPLIT.A-B.B[.gz].
 
     Raises FileNotFoundError if there is no text.
     """
@@ -140,7 +140,7 @@ def find_texts(
 def create_jobs(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, out: Path, name: str = ""
 ) -> list[Job]:
-    """Return a job for each direction; `name` names its score, by default after the direction."""
+    """Return a job per direction; its score is named `name`, or by default after the direction."""
     if args.text and data.is_moses:
         raise ValueError(f"{shown(data.path)} has Moses tokens; --text needs a sentencepiece model")
     subwords = {data.subword_model(language) for language in data.languages}
@@ -162,7 +162,7 @@ def create_jobs(
 def score_directions(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, out: Path
 ) -> str:
-    """Score the selected directions of a test set; return the table of all its scores."""
+    """Score the selected directions of a test set; return the table of all scores of the set."""
     jobs = {str(job.direction): job for job in create_jobs(args, model, data, out)}
     names = [name for name in args.directions.split(",") if name] or list(jobs)
     if missing := [name for name in names if name not in jobs]:

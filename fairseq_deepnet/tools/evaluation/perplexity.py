@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the perplexity; measure and record it first, unless there is a current record."""
+    """Print the perplexity; measure and record it first, unless there is an up-to-date record."""
     model = trained_model.choose_model(args.target, args.average)
     task = trained_model.task_options(model.sources[-1])
     task["_name"] = task.get("_name") or task.get("task")

@@ -1,12 +1,12 @@
-"""Metrics of translated text: sacreBLEU's BLEU and chrF with signatures, and the off-target rate.
+"""Metrics for translated text: sacreBLEU's BLEU and chrF with signatures, and the off-target rate.
 
 BLEU compares words. Text in Korean, and in languages without spaces between words (such as Chinese,
 Japanese and Thai), is therefore first split into words or characters by one of sacreBLEU's
-tokenizers, which the target language selects as in M2M-100. spBLEU is BLEU on sentencepiece pieces,
-with the tokenizer flores101 or flores200.
+tokenizers, chosen by target language as in M2M-100. spBLEU is BLEU on sentencepiece pieces, with
+the tokenizer flores101 or flores200.
 
 The off-target rate is the share of translations in the wrong language. py3langid identifies the
-language of each line, as one of the corpus's languages. An off-target rate below py3langid's error
+language of each line among the corpus's languages. An off-target rate below py3langid's error
 rate on the references is not meaningful.
 """
 
@@ -73,10 +73,10 @@ def score(
     tokenizer: str | None = None,
     lowercase: bool = False,
 ) -> dict[str, Any]:
-    """Score hypotheses with one reference each; return all metrics, signatures and details.
+    """Score hypotheses against one reference each; return all metrics, signatures and details.
 
     Args:
-        target_language: a code in languages.yaml, which selects BLEU's tokenizer.
+        target_language: language code (see languages.yaml) that determines BLEU's tokenizer.
         tokenizer: one of TOKENIZERS, to be used for BLEU instead of the target language's.
         lowercase: if True, ignore case.
 
@@ -104,7 +104,7 @@ def score(
 
 
 def score_tokens(pieces: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Return BLEU on Moses tokens, not tokenised further, like `fairseq-generate --remove-bpe`.
+    """Return BLEU on unchanged Moses tokens, as `fairseq-generate --remove-bpe` computes it.
 
     fairseq's recipes and many papers report this BLEU. It depends on the tokenisation, lower-casing
     and escapes in the data, so it is comparable only between results on the same tokens.

@@ -79,7 +79,7 @@ def read_files(
 def read_ted(raw: Path, content: Mapping[str, Any], codes: Sequence[str]) -> Iterator[ParallelText]:
     """Read all_talks_SPLIT.tsv, which contains Moses tokens, one language per column.
 
-    A pair consists of the rows that exist in both languages.
+    The test set of a language pair consists of the rows that have text in both languages.
     """
     name = f"all_talks_{content['split']}.tsv"
     header, *rows = (line.split("\t") for line in read_raw(raw, [name])[name])
@@ -114,26 +114,26 @@ READERS: Final[dict[str, Callable[..., Iterator[ParallelText]]]] = {
 
 
 def sets() -> list[str]:
-    """Return the names of all sets."""
+    """Return the names of all test sets."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def definition(name: str) -> dict[str, Any]:
-    """Return the definition of a set."""
+    """Return the definition of a test set."""
     return dict(yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8")))
 
 
 def make(name: str, raw: Path | None, out: Path, model: Sequence[str]) -> dict[str, int]:
     """Write a set to the folder `out` atomically, unless the folder contains it already.
 
-    Each distinct text is written once; the files of equal texts are links to it.
+    Each distinct text is written to one file; other files with the same text are links to it.
 
     Args:
         raw: folder or archive of the published set; None for WMT, which sacreBLEU provides.
         model: the model's own codes for its languages.
 
     Returns:
-        A mapping from directions, in the model's codes, to their numbers of lines.
+        The number of lines of each direction; directions are named with the model's codes.
 
     Raises ValueError if the model supports no pair of the set, the sides of a direction differ in
     length, or `out` contains something else.

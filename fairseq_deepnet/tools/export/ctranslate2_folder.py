@@ -68,7 +68,7 @@ def write_folder(
 class _DeepSpec(TransformerSpec):
     """Specification that looks for equal parameters only among the embedding tables.
 
-    CTranslate2 by default compares all pairs of parameters, which is slow for thousands of layers.
+    By default, CTranslate2 compares all pairs of parameters, which is slow for thousands of layers.
     """
 
     def _alias_variables(self) -> None:
@@ -120,7 +120,7 @@ class StockConverter(Converter):
         }
 
     def fill(self, spec: Any, embeddings: Any, side: str) -> None:
-        """Copy one side's embeddings, positions, layers and outer LayerNorms to `spec`."""
+        """Copy one side's embeddings, positions, layers and stack-level LayerNorms to `spec`."""
         embeddings.weight = self.array(f"{side}.embed_tokens.weight")
         width = float(getattr(self.args, f"{side}_embed_dim"))
         spec.scale_embeddings = 1.0 if self.args.no_scale_embedding else width**0.5
@@ -152,7 +152,7 @@ class StockConverter(Converter):
         spec.gamma, spec.beta = self.array(f"{name}.weight"), self.array(f"{name}.bias")
 
     def linear(self, spec: LinearSpec, *names: str) -> None:
-        """Set a linear map to the concatenation of one or more maps of the same input."""
+        """Set a linear map to the concatenation of one or more maps with the same input."""
         spec.weight = np.concatenate([self.array(f"{name}.weight") for name in names])
         if f"{names[0]}.bias" in self.weights:
             spec.bias = np.concatenate([self.array(f"{name}.bias") for name in names])

@@ -2,11 +2,11 @@
 
 Post-LN with a weighted residual, LN(w * x + G(x)), becomes LN(x' + G'(x')) in one of two ways:
 
-- If w is a number, LN(w x + G) = LN(x + G / w), as LayerNorm is invariant to the scale of its
-  input. The branch's last linear map is divided by w. Exact equality would need eps / w^2 as eps.
+- If w is a number, LN(w x + G) = LN(x + G / w), as LayerNorm is invariant to its input's scale.
+  The branch's last linear map is divided by w. Exact equality would need eps / w^2 instead of eps.
 - If w is a vector [C], it cannot pass through LayerNorm, which mixes channels. Instead, x' = w * x
-  is the output of the LayerNorm below, whose gain and bias are multiplied by w, or of the scaled
-  embeddings. In the branch's maps that read x, the columns are divided by w. This is exact.
+  is produced by the preceding LayerNorm, whose gain and bias are multiplied by w, or by the scaled
+  embeddings. The columns of the branch's maps that read x are divided by w. This way is exact.
 
 The first way changes only one layer, so layers of the folded model can still be dropped.
 docs/reports/export.md describes the result for each scheme.
@@ -167,7 +167,7 @@ def _fold_residuals(folded: Folded, args: Namespace, scheme: ResidualScheme, sta
 
 
 def one_number(factor: Tensor | float) -> Tensor | float:
-    """Return a number for a vector of equal numbers; return other factors unchanged."""
+    """Return a vector of equal numbers as one number; return other factors unchanged."""
     if isinstance(factor, Tensor) and bool((factor == factor.flatten()[0]).all()):
         return float(factor.flatten()[0])
     return factor
@@ -185,8 +185,8 @@ def check_divisor(factor: Tensor | float, name: str) -> None:
 def scale_embeddings(folded: Folded, args: Namespace, stack: _Stack, factor: Tensor) -> None:
     """Multiply a stack's word and position embeddings by `factor`.
 
-    The scaled word table is no longer tied to the other side's or to the vocabulary projection;
-    these do not change. Sinusoids become a learned table of all positions that the model accepts.
+    The scaled word table is no longer tied to the other side's table or the vocabulary projection,
+    which do not change. Sinusoids become a learned table of all positions that the model accepts.
 
     Raises ValueError if --merge-src-tgt-embed ties the tables of both sides.
     """
@@ -227,9 +227,9 @@ def sinusoids(longest: int, width: int) -> Tensor:
 def position_table(
     weights: Mapping[str, Tensor], args: Namespace, side: str, longest: int
 ) -> Tensor:
-    """Return a stock model's vectors [longest, C] for the first positions of a sentence.
+    """Return a stock model's position vectors [longest, C] for the first positions of a sentence.
 
-    A learned table may have fewer rows.
+    There are fewer vectors if a learned table is shorter than `longest`.
     """
     if (name := f"{side}.embed_positions.weight") in weights:
         return weights[name].float()[FIRST_POSITION:][:longest]
