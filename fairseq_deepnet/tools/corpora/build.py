@@ -173,7 +173,7 @@ def build(
 
 
 class _Cleaned(NamedTuple):
-    """Remaining pairs of a cleaned chunk, number of lines read, and number of drops for each reason.
+    """Remaining pairs of a cleaned chunk, number of lines read, and number of drops by reason.
 
     A pair contains the text of both sides and, in Moses folders, also their tokens and subwords.
     """

@@ -60,7 +60,7 @@ def _write(content: BinaryIO, path: Path) -> None:
 
 
 def _extract(archive: Path, paths: Mapping[str, Path]) -> None:
-    """Extract each member in `paths` to the path given there; raise ValueError if one is missing."""
+    """Extract each member in `paths` to the path given; raise ValueError if one is missing."""
     missing = dict(paths)
     with opened(archive) as files:
         for member, content in files:

@@ -99,7 +99,7 @@ class Chunk(NamedTuple):
     sides: list[list[bytes]]
 
     def decode(self, paths: Sequence[Path]) -> Iterator[tuple[str, ...]]:
-        """Yield, for each line, a tuple with the text of all sides; error messages name the file."""
+        """Yield, for each line, a tuple of the text of all sides; error messages name the file."""
         for number, lines in enumerate(zip(*self.sides, strict=True), self.start):
             yield tuple(decode(raw, path, number) for raw, path in zip(lines, paths, strict=True))
 
