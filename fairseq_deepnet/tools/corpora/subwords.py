@@ -26,7 +26,7 @@ def allot(lines: dict[str, int], budget: int, temperature: float) -> dict[str, i
     """Return how many lines of each language are used to train the subword model.
 
     A language with n lines gets a share of `budget` proportional to n^(1/temperature), but at most
-    n lines; other languages share the excess. A temperature of 1 keeps the text's proportions.
+    n lines; other languages share the excess. A temperature of 1 keeps the languages' proportions.
     """
     shares: dict[str, int] = {}
     waiting = {language: count ** (1 / temperature) for language, count in lines.items()}
