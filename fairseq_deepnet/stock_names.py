@@ -1,6 +1,6 @@
-"""Options of fairseq-train that do not change a run's numbers.
+"""Options of fairseq-train that do not change a run's numerical results.
 
-A run that resumes with another value of such an option is still the same experiment.
+A run that resumes with a different value of such an option is still the same experiment.
 """
 
 from __future__ import annotations

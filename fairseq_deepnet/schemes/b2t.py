@@ -38,8 +38,8 @@ class B2T(ResidualScheme):
     """Post-LN whose last sublayer in each layer also adds the layer's input b: LN(b + x + G(x)).
 
     The authors' code multiplies all of fairseq's initial weights by N^(-1/2), where N is the
-    stack's depth. Here this factor is the gain of Xavier-normal weights. The variant `plain`
-    implements only the formula and does not scale the weights.
+    stack's depth. Here, weights are Xavier-normal and this factor is their gain. The variant
+    `plain` implements only the formula and does not scale the weights.
     """
 
     name: ClassVar[str] = "b2t"

@@ -5,12 +5,12 @@ Layers contain no code for particular schemes. A scheme defines:
 1. Normalisation: `norm` is LayerNorm's placement in a sublayer (`pre` adds a final LayerNorm after
    the stack), and `embedding_norm` adds a LayerNorm after the embeddings.
 2. Residuals: `build_residuals` returns one module per sublayer. It is called once per layer, so
-   that a layer's sublayers can share parameters and pass on more than x.
-3. Extra parts of a sublayer: `build_head_transform`, `build_ffn_transforms` and `bias`.
+   that a layer's sublayers can share parameters and pass tensors besides x to each other.
+3. Optional parts of a sublayer: `build_head_transform`, `build_ffn_transforms` and `bias`.
 4. Connections across layers: `build_combination` returns a module that combines the outputs of all
    lower layers, `streams` is the number of tensors passed between layers, and
    `build_output_transform` returns a module that follows the stack.
-5. Initial weights: `gain` and `draw` set those of a layer, `initialise_ends` sets the embeddings
+5. Initial weights: `gain` and `draw` set a layer's weights, `initialise_ends` sets the embeddings
    and the vocabulary projection, and `prepare` handles values that depend on a batch or on the
    run's options. A residual that changes during training has a method `set_num_updates`, which
    fairseq calls before each batch.
@@ -33,7 +33,7 @@ from .residual import Combination, PostNormResidual, PreNormResidual, Residual
 
 
 class Side(StrEnum):
-    """Stack of a Transformer: an encoder or a decoder."""
+    """Stack of a Transformer: the encoder or the decoder."""
 
     ENCODER = "encoder"
     DECODER = "decoder"
@@ -48,7 +48,7 @@ class NormPlacement(StrEnum):
 
 
 class Sublayer(StrEnum):
-    """Residual branch of a layer; values are fairseq's attribute names."""
+    """Residual branch of a layer; for attention, the value is fairseq's attribute name."""
 
     SELF_ATTN = "self_attn"
     ENCODER_ATTN = "encoder_attn"
@@ -85,13 +85,13 @@ class Depths:
         return self.encoder if side is Side.ENCODER else self.decoder
 
     def sublayers(self, side: Side) -> int:
-        """Return the number of residual branches: 2N, 3M, or 2M without an encoder."""
+        """Return a side's number of residual branches: 2N or 3M, or 2M if there is no encoder."""
         crossed = side is Side.DECODER and self.encoder > 0
         return self.of(side) * (3 if crossed else 2)
 
     @property
     def all_sublayers(self) -> int:
-        """Number of residual branches in the whole model: 2N + 3M with both sides."""
+        """Number of residual branches in the whole model: 2N + 3M if it has both sides."""
         return sum(self.sublayers(side) for side in Side)
 
 
@@ -104,7 +104,7 @@ class Place:
 
 
 class ResidualScheme:
-    """Base class of all schemes, with plain residuals, Xavier-normal weights and zero biases.
+    """Base class of all schemes; by default, weights are Xavier-normal and biases are zero.
 
     Args:
         depths: number of layers per side during training.
@@ -147,7 +147,7 @@ class ResidualScheme:
 
     @classmethod
     def check_variant(cls, variant: str | None) -> str | None:
-        """Return `variant`, by default the scheme's first; None if the scheme has no variants."""
+        """Return `variant` (default: the scheme's first), or None if the scheme has no variants."""
         if variant is None:
             return next(iter(cls.variants), None)
         if variant not in cls.variants:
@@ -172,7 +172,7 @@ class ResidualScheme:
         Args:
             place: position of the layer.
             sublayers: sublayers of the layer, in order.
-            embed_dim: C, for learned vectors.
+            embed_dim: C, the size of learned vectors.
         """
         if self.norm is NormPlacement.POST:
             return {sublayer: PostNormResidual(self.alphas[place.side]) for sublayer in sublayers}
@@ -188,17 +188,17 @@ class ResidualScheme:
     def build_ffn_transforms(
         self, place: Place, ffn_dim: int
     ) -> tuple[nn.Module | None, nn.Module | None]:
-        """Return modules for the hidden units [B, T, F] before the activation and before fc2."""
+        """Return modules applied to hidden units [B, T, F] before the activation and before fc2."""
         return None, None
 
     def build_combination(self, side: Side, embed_dim: int) -> Combination | None:
-        """Return a module that combines all lower layers' outputs into a layer's input (DLCL)."""
+        """Return a module that combines all outputs below a layer into its input (as in DLCL)."""
         return None
 
     def build_output_transform(self, side: Side, embed_dim: int) -> nn.Module | None:
         """Return a module applied to the stack's output (as in R-Fixup).
 
-        If there are several streams, the module joins them. Pre-LN's final norm is separate.
+        If there are several streams, the module joins them. Pre-LN's final LayerNorm is separate.
         """
         return None
 
@@ -220,14 +220,14 @@ class ResidualScheme:
         return self.alphas[place.side]
 
     def stock_layer(self, place: Place, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Convert a trained layer's parameters, by name, to those of a stock layer.
+        """Convert a trained layer's named parameters to those of a fairseq layer.
 
-        Parameters of residuals are left out, as `residual_weight` covers them.
+        Parameters of residuals are left out, because `residual_weight` accounts for them.
         """
         return {name: weight for name, weight in layer.items() if not name.startswith("residuals.")}
 
     def stock_options(self) -> dict[str, bool]:
-        """Return the fairseq options of a model whose layers `stock_layer` has converted."""
+        """Return the fairseq options for a model whose layers `stock_layer` has converted."""
         return {}
 
     # Initialisation
@@ -235,7 +235,7 @@ class ResidualScheme:
     def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
         """Return the ratio of a weight's initial standard deviation to Xavier's.
 
-        Xavier's is sqrt(2 / (fan_in + fan_out)).
+        Xavier's standard deviation is sqrt(2 / (fan_in + fan_out)).
         """
         return 1.0
 
@@ -255,11 +255,11 @@ class ResidualScheme:
         """
 
     def prepare(self, model: nn.Module, warmup: int) -> None:
-        """Prepare values that depend on a batch (Admin's profiling) or on the schedule.
+        """Prepare values that depend on a batch (as in Admin) or on the learning-rate schedule.
 
         Args:
             model: the complete model.
-            warmup: number of warm-up updates, or 0.
+            warmup: number of warm-up updates (0 without warm-up).
         """
 
     def __repr__(self) -> str:

@@ -13,10 +13,11 @@ UPDATES = 4000  # length of the growth if the learning rate has no warm-up
 
 
 class GrowingBranchResidual(Residual):
-    """LN(x + a G(x)) with a = min(1, t / T) in update t = 1, 2, ...; before training, a = 1.
+    """LN(x + a G(x)) with the branch weight a = min(1, t / T) in update t (from 1); T is `growth`.
 
-    a is a buffer, so resumed runs and translation use the checkpoint's value. In fine-tuning, t
-    starts at 1 again, but a never falls below the loaded value.
+    This weight is 1 before training. It is a buffer, so resumed runs and translation use the
+    checkpoint's value. In fine-tuning, t starts at 1 again, but the branch weight never falls below
+    the loaded value.
     """
 
     def __init__(self) -> None:
@@ -32,7 +33,7 @@ class GrowingBranchResidual(Residual):
         return 1 / self.scale.item()
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Set a for the next update; fairseq passes the number of finished updates."""
+        """Set the branch weight for the next update; `num_updates` counts the completed ones."""
         self.scale.fill_(min(1.0, max(self.reached, (num_updates + 1) / self.growth)))
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *more: Any) -> None:
@@ -46,11 +47,11 @@ class GrowingBranchResidual(Residual):
 
 
 class BranchNorm(ResidualScheme):
-    """LN(x + a G(x)), where a grows linearly to 1, after which the scheme equals Post-LN.
+    """LN(x + a G(x)), which equals Post-LN once the branch weight has grown linearly to 1.
 
-    This follows the paper's abstract and other descriptions: the branch weight grows to that of
-    Post-LN within T updates. There is no public code, so linear growth is our interpretation, and
-    so is T: the number of warm-up updates, or 4,000 without warm-up. Initial weights are
+    According to the paper's abstract and other descriptions, the branch weight grows to that of
+    Post-LN within T updates. As there is no public code, we assume that the growth is linear and
+    that T is the number of warm-up updates, or 4,000 without warm-up. Initial weights are
     Xavier-normal, as in most schemes here.
     """
 

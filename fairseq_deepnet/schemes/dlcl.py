@@ -1,4 +1,4 @@
-"""DLCL: each layer reads a learned combination of all lower layers (Wang et al., ACL 2019)."""
+"""DLCL: each layer reads a learned combination of all outputs below it (Wang et al., ACL 2019)."""
 
 from typing import ClassVar
 
@@ -10,7 +10,9 @@ from .residual import Combination, LayerNorm
 
 
 class LinearCombination(Combination):
-    """x_{l+1} = sum_{k <= l} W[l, k] LN_k(y_k) for layer outputs y_k; the embedding y_0 has no LN.
+    """x_{l+1} = sum_{k <= l} W[l, k] LN_k(y_k) for layer outputs y_k.
+
+    y_0 is the embedding, to which no LayerNorm is applied.
 
     Args:
         layers: number of layers in the stack.
@@ -43,8 +45,9 @@ class DLCL(ResidualScheme):
     """Pre-LN in which each layer reads a learned sum of all lower layers' normalised outputs.
 
     This is the pre-norm form, as in the DeepNet paper's comparison, with the authors' defaults: one
-    number per pair of layers, rows initialised as averages, no softmax, no window, and separate
-    weights in encoder and decoder. A last combination and the final LayerNorm follow the top layer.
+    weight per pair of layers, initialised so that each layer reads an average; no softmax; no
+    window; and separate weights in the encoder and the decoder. A last combination and the final
+    LayerNorm follow the top layer.
     """
 
     name: ClassVar[str] = "dlcl"

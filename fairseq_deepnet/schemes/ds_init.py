@@ -9,14 +9,14 @@ from .base import NormPlacement, Place, ResidualScheme, Role, Sublayer
 
 
 class DSInit(ResidualScheme):
-    """Post-LN with Xavier-uniform weights divided by sqrt(l) in layer l (from 1).
+    """Post-LN with Xavier-uniform weights divided by sqrt(l) in layer l = 1, 2, ... of each stack.
 
-    This follows the paper's formula with its alpha set to 1. The authors' code passes
-    gain / sqrt(l) to an initialiser that treats it as a factor on the variance, so the standard
-    deviation falls only as l^(-1/4); the variant `code` reproduces this. Layers are counted per
-    stack. q, k and v are separate maps here; the authors' self-attention uses one map [d, 3d],
-    whose larger fan-out makes its weights smaller by sqrt(2). The paper's merged attention is not
-    implemented.
+    The divisor follows the paper's formula with the paper's alpha set to 1. The authors' code
+    passes gain / sqrt(l) to an initialiser that multiplies the variance by this value, so the
+    standard deviation decreases only as l^(-1/4); the variant `code` reproduces this behaviour.
+    q, k and v are separate maps here; the authors' self-attention uses one map [d, 3d], whose
+    larger fan-out makes its weights smaller by a factor of sqrt(2). The paper's merged attention is
+    not implemented.
     """
 
     name: ClassVar[str] = "ds-init"

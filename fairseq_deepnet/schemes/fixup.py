@@ -48,15 +48,17 @@ class RFixup(ResidualScheme):
     """Fixup (Zhang, Dauphin and Ma, ICLR 2019), called R-Fixup in the DeepNet paper.
 
     L = 2N + 3M is the number of residual branches in the model. A branch's last map (out_proj, fc2)
-    is initially 0. Other maps are Xavier-uniform times L^(-1 / (2m - 2)) in branches of m maps:
-    L^(-1/6) for q, k and v, and L^(-1/2) for fc1. No map has a bias. Learned shifts precede each
-    branch and surround the activation, and a learned scale ends each branch. A shift and a scale
-    follow the encoder, and a shift follows the decoder. The vocabulary projection is initially 0,
-    as in the authors' code, unless it shares the embedding table, which keeps its values.
+    is initially 0. In a branch of m maps, the other maps have Xavier-uniform weights multiplied by
+    L^(-1 / (2m - 2)), i.e. L^(-1/6) for q, k and v, and L^(-1/2) for fc1. No map has a bias.
+    Learned shifts precede each branch and surround the activation, and a learned scale ends each
+    branch. A shift and a scale follow the encoder, and a shift follows the decoder. The vocabulary
+    projection is initially 0, as in the authors' code, unless it shares the embedding table, which
+    keeps its values.
 
     In the authors' code q, k and v are one 3d x d matrix, whose larger fan-out makes its weights
-    smaller by sqrt(2); our gain includes this factor. The variant `code` reproduces an oversight:
-    the authors build the cross-attention without L, which then defaults to 12.
+    smaller by a factor of sqrt(2); our gain includes this factor. The authors' code does not pass L
+    to the cross-attention, which therefore uses the default L = 12; the variant `code` reproduces
+    this bug.
     """
 
     name: ClassVar[str] = "r-fixup"
@@ -102,11 +104,12 @@ class TFixup(ResidualScheme):
     """T-Fixup (Huang et al., ICML 2020): x + G(x) with scaled initial weights and embeddings.
 
     The layers' weights are Xavier-uniform; v_proj, out_proj, fc1 and fc2 are multiplied by
-    0.67 N^(-1/4) in the encoder and (9M)^(-1/4) in the decoder. The embedding table is multiplied
-    by (9N)^(-1/4), and a separate decoder table by (9M)^(-1/4). The paper writes N for both depths.
-    With the variant `code`, q and k are smaller by sqrt(2), as in fairseq and the authors' code.
-    The vocabulary projection is scaled only if it is an embedding table. The authors train without
-    warm-up; DeepNet's comparison uses warm-up for every method.
+    0.67 N^(-1/4) in the encoder and by (9M)^(-1/4) in the decoder. The embedding table is
+    multiplied by (9N)^(-1/4), and a separate decoder table by (9M)^(-1/4). The paper writes N for
+    both depths. In the variant `code`, the weights of q and k are smaller by a factor of sqrt(2),
+    as in fairseq and the authors' code. The vocabulary projection is scaled only if it shares an
+    embedding table. The authors train without warm-up; the DeepNet paper's comparison uses warm-up
+    for every method.
     """
 
     name: ClassVar[str] = "t-fixup"
@@ -125,7 +128,7 @@ class TFixup(ResidualScheme):
         return 0.67 * depth ** (-1 / 4) if place.side is Side.ENCODER else (9 * depth) ** (-1 / 4)
 
     def embedding_gain(self, side: Side) -> float:
-        """Return the factor on a side's embeddings, which fairseq draws from N(0, 1 / C)."""
+        """Return the factor for a side's embeddings, which fairseq draws from N(0, 1 / C)."""
         return float((9 * self.depths.of(side)) ** (-1 / 4))
 
     def initialise_ends(self, stacks: Mapping[Side, nn.Module]) -> None:

@@ -24,11 +24,11 @@ class ScaledNormResidual(PreNormResidual):
 
 
 class LNScaling(ResidualScheme):
-    """x + G(LN(x) / sqrt(l)) in layer l (from 1) of each stack; the final norm is not scaled.
+    """x + G(LN(x) / sqrt(l)) in layer l = 1, 2, ... of each stack.
 
     The paper and its code agree, and both cover only decoder-only models. The authors initialise
-    weights as LLaMA does; here they are Xavier-normal, as in most schemes. The encoder's output is
-    not scaled for cross-attention.
+    weights as LLaMA does; here they are Xavier-normal, as in most schemes. The final LayerNorm is
+    not scaled, nor is the encoder's output for cross-attention.
     """
 
     name: ClassVar[str] = "ln-scaling"
@@ -39,7 +39,7 @@ class LNScaling(ResidualScheme):
 
     @staticmethod
     def scale(place: Place) -> float:
-        """Return the factor on a LayerNorm's output."""
+        """Return the factor for the outputs of a layer's LayerNorms."""
         return float((place.layer + 1) ** -0.5)
 
     def build_residuals(
@@ -48,7 +48,7 @@ class LNScaling(ResidualScheme):
         return {sublayer: ScaledNormResidual(self.scale(place)) for sublayer in sublayers}
 
     def stock_layer(self, place: Place, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Multiply the scale into the LayerNorms' weights and biases."""
+        """Multiply the LayerNorms' weights and biases by the scale."""
         return {
             name: weight.float() * self.scale(place) if "_layer_norm." in name else weight
             for name, weight in layer.items()

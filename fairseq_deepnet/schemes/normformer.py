@@ -36,13 +36,13 @@ class ScaledPreNormResidual(PreNormResidual):
 
 
 class NormFormer(ResidualScheme):
-    """Pre-LN with LN after each attention, a factor per head, and LN before fc2.
+    """Pre-LN with a LayerNorm after each attention and before fc2, and a factor per head.
 
     As in the paper's formula, head factors precede out_proj. fairseq's flags apply the factors
-    after out_proj, to a reshaped output, and only in the decoder's self-attention. DeepNet's paper
-    does not say whether encoder and cross-attention have them; here all attention layers do. The
-    LN before fc2 follows the activation's dropout, as in fairseq. The variant `resscale` adds the
-    paper's optional factor on the feed-forward's residual.
+    after out_proj, to a reshaped output, and only in the decoder's self-attention. The DeepNet
+    paper does not say whether the encoder and the cross-attention have them; here all attention
+    layers do. The LayerNorm before fc2 follows the activation's dropout, as in fairseq. The variant
+    `resscale` adds the paper's optional factor for the residual of the feed-forward sublayer.
     """
 
     name: ClassVar[str] = "normformer"
@@ -81,7 +81,7 @@ class NormFormer(ResidualScheme):
         )
 
     def stock_layer(self, place: Place, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Use fairseq's decoder names and multiply the head factors into out_proj."""
+        """Rename parameters as in fairseq's decoder, and multiply out_proj by the head factors."""
         renamed = {
             "residuals.self_attn.branch_norm.": "attn_ln.",
             "post_activation_transform.": "ffn_layernorm.",

@@ -10,8 +10,8 @@ class PeriLN(ResidualScheme):
     """x + LN(G(LN(x))), with a LayerNorm after the embeddings and one after each stack.
 
     The formula comes from summaries of the paper. The paper covers only decoders and calls the
-    embedding norm optional. There is no public code. Initial weights are Xavier-normal, as in most
-    schemes here.
+    LayerNorm after the embeddings optional. There is no public code. Initial weights are
+    Xavier-normal, as in most schemes here.
     """
 
     name: ClassVar[str] = "peri-ln"

@@ -25,7 +25,7 @@ class PreLN(ResidualScheme):
 
 
 class PostLNInit(ResidualScheme):
-    """Post-LN with the initial weights of layer l (from 1) scaled by 1 / (N - l + 1).
+    """Post-LN with the initial weights of layer l = 1, ..., N scaled by 1 / (N - l + 1).
 
     Lower layers have smaller weights, unlike in DS-Init. The paper (Section 3) does not say which
     weights are scaled; here all linear weights are. In the decoder, N is the decoder's depth.

@@ -21,7 +21,7 @@ class DualResidual(Residual):
         self.embed_dim, self.scale, self.is_last = embed_dim, scale, is_last
 
     def pair(self, x: Stream) -> tuple[Tensor, Tensor]:
-        """Return x and r; if x is the embeddings [B, T, C], r is s x."""
+        """Return x and r; if `x` is only the embeddings [B, T, C], r is s times x."""
         if not isinstance(x, Tensor):
             return x
         if x.size(-1) == self.embed_dim:
@@ -44,7 +44,7 @@ class DualResidual(Residual):
 
 
 class JoinStreams(nn.Module):
-    """x + LN(r), [B, T, 2C] -> [B, T, C]. For embeddings [B, T, C], r = x."""
+    """x + LN(r), [B, T, 2C] -> [B, T, C]. If the input is the embeddings [B, T, C], r = x."""
 
     def __init__(self, embed_dim: int) -> None:
         super().__init__()
@@ -61,9 +61,9 @@ class ResiDual(ResidualScheme):
     """Two streams, x' = LN(x + G(x)) and r' = r + G(x), which both start as the embeddings.
 
     The stack's output is x + LN(r). Initial weights are Xavier-normal, as in most schemes here; the
-    authors use fairseq's, and `--init stock` is close to theirs. LayerNorm is invariant to the
-    scale of r except for eps, so the variant `scaled` can keep r small for fp16. In the authors'
-    code the scale is an option with default 1.
+    authors use fairseq's initialisation, to which `--init stock` is close. LayerNorm is invariant
+    to the scale of r except for eps, so the variant `scaled` can keep r small for fp16. In the
+    authors' code the scale is an option with default 1.
     """
 
     name: ClassVar[str] = "resi-dual"

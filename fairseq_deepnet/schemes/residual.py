@@ -1,4 +1,4 @@
-"""Residual connections: `enter` returns the branch's input, `leave` adds the branch's output.
+"""Residual connections: `enter` returns a branch's input, and `leave` adds its output.
 
 Shapes: x and branch are [B, T, C] (B = batch, T = length, C = channels). A residual owns only the
 parameters that its scheme adds; LayerNorm and dropout belong to the layer, under fairseq's names,
@@ -6,7 +6,7 @@ and are passed as arguments.
 
 The stream passes from each residual to the next. In most schemes it is x. Within a layer it may be
 a pair of x and another tensor [B, T, C]. Between layers it is one tensor with x in its first C
-channels and the scheme's other `streams` after it.
+channels, followed by the scheme's other streams.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Stream = Any  # a tensor or a pair of tensors, as above
 
 
 class LayerNorm(nn.LayerNorm):
-    """torch's LayerNorm in its input's dtype, so that fp32 streams are normalised in fp32."""
+    """torch's LayerNorm, computed in the dtype of its input (fp32 for fp32 streams)."""
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)

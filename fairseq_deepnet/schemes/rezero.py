@@ -11,13 +11,13 @@ from .residual import Residual, WeightedBranchResidual
 
 
 class ReZero(ResidualScheme):
-    """x + a G(x) with a = 0 initially, so the stack is the identity (Bachlechner et al., UAI 2021).
+    """x + a G(x) with a = 0 initially, so a new stack is the identity (Bachlechner et al., 2021).
 
     As in the authors' code, a layer's sublayers share one factor. In the variant `sublayer` each
     sublayer has its own, as in the paper's formula. The authors' encoder applies the factor before
-    dropout and their decoder after it, which is equivalent. They initialise weights as torch does
-    (`--init stock` is close); ours are Xavier-normal. Training in fp16 fails (DeepNet paper,
-    footnote 3), so use fp32 or bf16.
+    dropout and their decoder after it, which is equivalent. The authors initialise weights as
+    torch does (`--init stock` is close to that); here they are Xavier-normal. Training in fp16
+    fails (DeepNet paper, footnote 3), so use fp32 or bf16.
     """
 
     name: ClassVar[str] = "rezero"

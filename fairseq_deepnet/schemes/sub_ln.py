@@ -21,13 +21,13 @@ class HeadsNorm(nn.Module):
 
 
 class SubLN(ResidualScheme):
-    """x + W LN(F(LN(x))), where W is a branch's last map (out_proj or fc2) and F the rest of it.
+    """x + W LN(F(LN(x))), where W is a branch's last map (out_proj or fc2) and F is the rest.
 
     v_proj, out_proj, fc1 and fc2 have gain sqrt(ln 3M ln 2N / 3) in the encoder, sqrt(ln 3M) in the
     decoder, and sqrt(ln 2L) in a model with one stack of L layers. As in the paper (end of
     Section 2) and in torchscale, the cross-attention has neither the second LayerNorm nor the gain.
     torchscale scales nn.Linear's initial weights and biases; here weights are Xavier-normal and
-    biases 0. As in torchscale, the LN before fc2 follows the activation's dropout.
+    biases are 0. As in torchscale, the LN before fc2 follows the activation's dropout.
     """
 
     name: ClassVar[str] = "sub-ln"

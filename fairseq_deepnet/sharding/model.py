@@ -2,7 +2,7 @@
 
 fairseq builds the full fp32 model in every process before a trainer can shard it, so a node with
 eight processes would need memory for eight models. Here, processes other than rank 0 build
-parameters without memory and receive their rows from rank 0.
+parameters without allocating memory and receive their rows of each parameter from rank 0.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class ShardedModel(nn.Module):
     """Wrapper that shards a model in place and otherwise gives access to its attributes.
 
     Args:
-        model: fp32 model on the host. Its parameters are equal in all processes, or on the meta
-            device in processes other than rank 0.
+        model: fp32 model on the host. Its parameters are equal in all processes, or are on the
+            meta device in processes other than rank 0.
         group: process group.
-        device: device of the computation.
+        device: device for the computation.
         dtype: dtype of the computation.
         unit_bytes: maximum size of a unit, i.e. of the layers that are gathered together.
         reshard: free a unit after forward and gather it again for backward. Otherwise parameters
@@ -50,7 +50,7 @@ class ShardedModel(nn.Module):
 
     Attributes:
         parameters_split: sharded parameters (DTensors) by name; tied parameters occur once.
-        own: this process's rows by name, as plain tensors in the same memory, for the optimiser.
+        own: this process's rows by name, as plain tensors that share memory with the DTensors.
     """
 
     def __init__(
@@ -115,14 +115,14 @@ class ShardedModel(nn.Module):
         return [own for own in self.own.values() if own.requires_grad]
 
     def trained_shapes(self) -> list[torch.Size]:
-        """Return the full shapes of the tensors from `trained`."""
+        """Return the full shapes of the tensors that `trained` returns."""
         return [self.shapes[name] for name, own in self.own.items() if own.requires_grad]
 
     def whole(self, rows: Tensor, shape: torch.Size) -> Tensor:
         """Return the full tensor in rank 0's host memory, and an empty tensor on other ranks.
 
-        All processes call this together, one tensor at a time, so that no device needs memory for
-        two full tensors.
+        All processes call this method together, one tensor at a time, so that no device needs
+        memory for two full tensors.
 
         Args:
             rows: this process's rows.
@@ -137,7 +137,7 @@ class ShardedModel(nn.Module):
         return tensor.to("cpu").clone() if self.rank == 0 else tensor.new_empty(0)
 
     def scatter(self, whole: Tensor | None, rows: Tensor, shape: torch.Size) -> None:
-        """Send every process its rows of rank 0's full tensor; all processes call this together."""
+        """Send each process its rows of rank 0's full tensor; all processes must take part."""
         sent = torch.empty(shape, dtype=rows.dtype, device=self.device)
         if self.rank == 0 and whole is not None:
             sent.copy_(whole.view(shape))
@@ -154,7 +154,7 @@ class ShardedModel(nn.Module):
     def measure_gradients(self) -> None:
         """Store each full gradient's norm as an attribute of its parameter, for observers.
 
-        All processes call this together, once per update.
+        All processes call this method together, once per update.
         """
         grads = {p: self.own[name].grad for name, p in self.parameters_split.items()}
         norms: dict[Any, Tensor] = {}
@@ -169,13 +169,13 @@ class ShardedModel(nn.Module):
             p.whole_gradient_norm = norms.get(p)  # type: ignore[attr-defined]
 
     def forget_gradients(self) -> None:
-        """Drop gradients that a failed pass has left in the sharded parameters."""
+        """Drop any gradients that a failed pass may have left in the sharded parameters."""
         for p in self.parameters_split.values():
             p.grad = None
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Run a micro-batch that is not the last in its update.
+        """Return a context for a micro-batch that is not the last in its update.
 
         If units are freed after use, gradients are reduced and accumulated as shards, because full
         fp32 gradients would need more memory than was freed.
@@ -227,11 +227,11 @@ class ShardedModel(nn.Module):
         return (part for part in self.module.modules() if isinstance(part, FSDPModule))
 
     def gather(self, keep_fp32: bool) -> list[Tensor]:
-        """Gather all parameters on rank 0 for `state_dict`; all processes call this together.
+        """Gather all parameters on rank 0 for `state_dict`; all processes must take part.
 
         Args:
-            keep_fp32: also return the trained parameters in fp32, in order. The checkpoint's model
-                contains them rounded to the dtype of the computation.
+            keep_fp32: also return the trained parameters in fp32, in the order of `trained`. The
+                checkpoint's model contains them rounded to the dtype of the computation.
         """
         gathered: dict[str, Tensor] = {}
         exact = []
@@ -244,7 +244,7 @@ class ShardedModel(nn.Module):
         return exact
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """Return the full model's state dict, as fairseq's; call this on rank 0 after `gather`."""
+        """Return the full state dict in fairseq's format; only for rank 0, after `gather`."""
         assert self.gathered is not None
         gathered, self.gathered = self.gathered, None
         names = {id(p): name for name, p in self.parameters_split.items()}
@@ -257,7 +257,7 @@ class ShardedModel(nn.Module):
     def load_state_dict(  # type: ignore[override]
         self, state_dict: Any, strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> None:
-        """Load parameters and buffers from `to_load` on rank 0; all processes call this together.
+        """Load parameters and buffers from rank 0's `to_load`; all processes must take part.
 
         Args:
             state_dict: ignored, as fairseq's trainer passes an empty dictionary.
@@ -301,12 +301,12 @@ def mismatch(mine: Mapping[str, Tensor], loaded: Mapping[str, Any], strict: bool
 
 
 def units(model: nn.Module, unit_bytes: int, element: int) -> Iterator[list[nn.Module]]:
-    """Yield groups of layers to gather together, stack by stack and bottom first.
+    """Yield groups of layers to be gathered together, stack by stack, from the bottom up.
 
     Args:
         model: the model.
         unit_bytes: see `unit_length`.
-        element: bytes per gathered number.
+        element: number of bytes per gathered element.
     """
     for stack in model.modules():
         layers = stack._modules.get(LAYERS)
@@ -331,7 +331,7 @@ def cast_buffers(model: nn.Module, dtype: torch.dtype, device: torch.device) -> 
 
 @contextlib.contextmanager
 def weights_on_rank_0(cfg: Any = None) -> Iterator[None]:
-    """In processes other than rank 0, build parameters without memory (but real buffers).
+    """In processes other than rank 0, build parameters (not buffers) without allocating memory.
 
     Afterwards torch's random generator has rank 0's state in every process.
 

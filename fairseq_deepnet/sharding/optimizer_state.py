@@ -20,13 +20,13 @@ BY_ROWS: Final = "split by rows"
 def gather(
     model: ShardedModel, state: dict[str, Any], exact: list[Tensor], flat: bool
 ) -> dict[str, Any]:
-    """Return, on rank 0, the optimiser's state as in unsharded training; elsewhere, return {}.
+    """On rank 0, return the optimiser's state as in unsharded training; on other ranks, return {}.
 
     Args:
         model: the sharded model.
         state: this process's state.
         exact: full fp32 weights, which are stored if `state` contains fp32 weights.
-        flat: store the values of all parameters as one row.
+        flat: store one flat tensor for all parameters, as in fairseq's fp16 checkpoints.
     """
     shapes = model.trained_shapes()
     whole = {
@@ -101,7 +101,7 @@ def skeleton(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_split(value: Any) -> bool:
-    """Return True if a value is a sharded tensor, not a step count (a number or a scalar)."""
+    """Return True if a value is a sharded tensor, not a step count (a number or scalar tensor)."""
     return isinstance(value, Tensor) and value.dim() > 0
 
 
@@ -125,14 +125,14 @@ def _by_parameter(state: Any, shapes: list[torch.Size]) -> dict[str, Any] | None
 
 
 def parts_of(weights: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-    """Return weights with these shapes; `weights` has one tensor per parameter or a single row."""
+    """Return `weights` in these shapes; they are given per parameter or as one flat tensor."""
     if len(weights) == 1 and len(shapes) > 1:
         weights = weights[0].split([shape.numel() for shape in shapes])
     return [part.view(shape) for part, shape in zip(weights, shapes, strict=True)]
 
 
 def split(moments: dict[str, Any], shapes: list[torch.Size]) -> dict[str, Any]:
-    """Split an optimiser's state that has one row for all parameters, according to `shapes`.
+    """Split the flat tensors of an optimiser's state, if any, into one tensor per parameter.
 
     Other values, such as Adam's step, are copied for each parameter.
     """

@@ -143,7 +143,7 @@ def clip_gradients(
 
 
 class InPlace(ExactFP16Optimizer):
-    """fairseq's half-precision optimiser whose fp32 masters are the model's own weights."""
+    """fairseq's half-precision optimiser, with the model's own weights as fp32 master weights."""
 
     def _sync_fp16_grads_to_fp32(self) -> None:
         """Do nothing, as gradients are already in fp32."""
@@ -271,7 +271,7 @@ class ShardedTrainer(DeepNetTrainer):
             return super().valid_step(sample, raise_oom)
 
     def _log_oom(self, exc: Any) -> None:
-        """Raise ConfigurationError, as the other processes wait for this one in the same batch."""
+        """Raise ConfigurationError, because other processes are waiting for this one."""
         super()._log_oom(exc)
         raise ConfigurationError(
             f"rank {self.data_parallel_rank} is out of memory, and a sharded model cannot skip a"

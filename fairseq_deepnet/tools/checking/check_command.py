@@ -72,7 +72,7 @@ def check_new(target: str | None, words: Sequence[str], args: Namespace) -> Find
     """Check a new model as fairseq-train would build it, except for the vocabulary size.
 
     Raises:
-        ValueError: for options that fairseq or the model rejects.
+        ValueError: if fairseq or the model rejects an option.
     """
     changes = [f"arch={args.arch}"] if args.arch else []
     config = configs.Config("command line", {}, {})

@@ -44,9 +44,9 @@ class WeightRow:
     """Standard deviations around 0 of one kind of parameter, such as `self_attn.q_proj`.
 
     Args:
-        expected, measured: one number per layer; for biases, the smallest and the largest.
+        expected, measured: one value per layer; for biases, the smallest and the largest value.
         gain, measured_gain: ratios to Xavier's standard deviation; empty for biases.
-        ratio: measured / expected, pooled over layers; None if the expectation is 0.
+        ratio: measured / expected, pooled over layers; None if all expected values are 0.
         tolerance: maximum distance of `ratio` from 1.
         fine: True if no deviation was found; None if the weights are not judged.
     """
@@ -87,7 +87,7 @@ class StackFindings:
 
 @dataclasses.dataclass
 class Findings:
-    """The report on a model; `judged` is False if weights are trained and therefore not judged."""
+    """Report on a model; `judged` is False if trained weights were not compared with the claim."""
 
     subject: str
     claim: str
@@ -128,13 +128,13 @@ class Findings:
 
 
 def inside(off: Sequence[int], layers: int) -> str:
-    """Return ` in layers 3, 4` if only some layers deviate, otherwise an empty string."""
+    """Return text such as ` in layers 3, 4`, or "" if no layer or every layer deviates."""
     words = f" in layer{'s' * (len(off) > 1)} {', '.join(map(str, off))}"
     return words if 0 < len(off) < layers else ""
 
 
 def _span(values: Sequence[float], digits: int) -> str:
-    """Return the mean, or a range if the values differ by more than a tenth."""
+    """Return the mean, or a range if the values differ by more than 10% of the mean."""
     if not values:
         return ""
     low, middle, high = min(values), sum(values) / len(values), max(values)

@@ -30,7 +30,7 @@ module, the parameters PATH_weight and PATH_bias are used. Cross-attention may b
 class WideBranch(Branch):
     """A branch in which a role may have several linear maps.
 
-    `maps` contains all of them, by their names in reports.
+    `maps` contains all linear maps of the branch, keyed by their names in reports.
     """
 
     maps: dict[str, tuple[Role, nn.Linear]]
@@ -81,7 +81,8 @@ def find_layers(model: nn.Module, layout: Layout | None = None) -> list[Stack]:
     """Return a model's stacks, encoder first.
 
     Raises:
-        ValueError: if no layers have this layout or one of LAYOUTS, or a side has several stacks.
+        ValueError: if no layers match `layout` (by default, any of LAYOUTS), or if a side has
+            several stacks.
     """
     lists = {n: m for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m)}
     for each in LAYOUTS.values() if layout is None else [layout]:
@@ -141,7 +142,7 @@ def find_branches(layer: nn.Module, layout: Layout) -> tuple[WideBranch, ...]:
 
 
 def _at(layer: nn.Module, path: str) -> Any:
-    """Return the module at a path of attributes, or None."""
+    """Return the module at a path of attributes, or None if it does not exist."""
     module: Any = layer
     for part in path.split("."):
         if isinstance(module, nn.ModuleList):
@@ -152,7 +153,7 @@ def _at(layer: nn.Module, path: str) -> Any:
 
 
 def linear_at(layer: nn.Module, path: str) -> nn.Linear | None:
-    """Return the linear map at a path as an nn.Linear that shares its memory, or None."""
+    """Return an nn.Linear that shares memory with the linear map at a path, or None."""
     name, _, block = path.partition(":")
     module, prefix = _at(layer, name), ""
     if module is None:

@@ -3,10 +3,10 @@
 `fit_residuals` gives every layer a random input, in float64 and evaluation mode. Hooks record the
 inputs and outputs of branches and norms, and z = a x + c b is solved by least squares. Here, x is
 the residual stream before a sublayer, and b is the branch's output. z is LayerNorm's input if
-LayerNorm follows the sum, otherwise the stream after the sublayer. Thus a is the measured alpha.
-`run_model` records each layer's input in the unchanged model.
+LayerNorm follows the sum, otherwise the stream after the sublayer. The factor a is the measured
+alpha. `run_model` records each layer's input in the unchanged model.
 
-Shapes: n = tokens of the batch, C = channels; recorded tensors are flattened to [n, C].
+Shapes: recorded tensors are flattened to [n, C] (n = tokens in the batch, C = channels).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Fit:
     """Least-squares fit of z = a x + c b for one sublayer.
 
     Args:
-        norm: position of LayerNorm; None for another place.
-        residual, branch: a and c, each as the smallest and largest value over channels.
+        norm: position of LayerNorm, or None if NormPlacement does not list it.
+        residual, branch: factors a and c, each as the smallest and largest value over channels.
         bottom: factor of the layer's input if the sum includes this input, else 0.
-        inner: factor that leads from LayerNorm's output to the branch's input, or 0.
+        inner: ratio of the branch's input to LayerNorm's output; 0 if they are not proportional.
         error: residual error of least squares, relative to z.
         x, b, z, entry: [n, C]; `entry` is the branch's input.
         normed: output of the sublayer's LayerNorm, [n, C].
@@ -62,7 +62,7 @@ class Fit:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class LayerFit:
-    """Fits of a layer's sublayers, with the layer's input and output, each [n, C] or wider."""
+    """Fits of a layer's sublayers, with its input and output [n, C] (wider for several streams)."""
 
     sublayers: list[Fit]
     input: Tensor
@@ -70,7 +70,7 @@ class LayerFit:
 
 
 def random_batch(model: nn.Module, stacks: Sequence[Stack]) -> dict[str, Tensor]:
-    """Draw random tokens without padding, as keyword arguments of the model's forward.
+    """Draw random tokens without padding, as keyword arguments for the model's forward method.
 
     Raises:
         ValueError: if the stacks have no embed_tokens.
@@ -153,7 +153,7 @@ def is_norm(module: nn.Module) -> bool:
 
 
 def norms_of(layer: Layer) -> list[nn.Module]:
-    """Return the norms of a layer's branches, in any order."""
+    """Return the normalisation modules of a layer's branches, in any order."""
     norms = [branch.norm for branch in layer.branches if branch.norm is not None]
     within = {part for branch in layer.branches for part in branch.entry.modules()}
     beside = [part for part in layer.module.modules() if is_norm(part) and part not in within]
@@ -164,10 +164,10 @@ def norms_of(layer: Layer) -> list[nn.Module]:
 def run_model(
     model: nn.Module, stacks: Sequence[Stack], batch: Any
 ) -> list[tuple[list[list[Tensor]], bool]]:
-    """Run the model without replacing any input.
+    """Run the model without replacing any input, and record what enters and leaves each layer.
 
     Returns:
-        for each stack, each layer's input and output, and True if a norm follows the stack.
+        for each stack, each layer's input and output, and whether a norm follows the stack.
 
     Raises:
         ValueError: if the forward pass does not reach a layer.
@@ -270,13 +270,13 @@ def fit_layer(layer: Layer, norms: Sequence[nn.Module], calls: Calls) -> LayerFi
 
 
 def times(a: Tensor, b: Tensor) -> float:
-    """Return the factor f in b = f a, or 0 if no such factor exists."""
+    """Return the factor f for which b = f * a, or 0 if no such factor exists."""
     factor = float((a * b).sum() / a.square().sum())
     return factor if same(factor * a, b) else 0.0
 
 
 def solve(z: Tensor, *terms: Tensor) -> tuple[Tensor, float]:
-    """Solve z = factors x terms + constant by least squares, separately for each of G groups.
+    """Solve z = sum(factors * terms) + constant by least squares, separately for G groups.
 
     Args:
         z, terms: [G, n]
@@ -291,10 +291,10 @@ def solve(z: Tensor, *terms: Tensor) -> tuple[Tensor, float]:
 
 
 def fit(norm: NormPlacement | None, x: Tensor, b: Tensor, z: Tensor, bottom: Tensor) -> Fit:
-    """Solve z = a x + c b + d for a, c and d.
+    """Solve z = a x + c b + d for the factors a and c and the constant d.
 
-    If no a and c are exact for all channels, fit one pair per channel. If this fails, too, fit a
-    multiple of the layer's input `bottom` as a third term.
+    If no values are exact for all channels, fit each channel separately. If this fit is not exact
+    either, add a multiple of the layer's input `bottom` as a third term for all channels.
     """
     together = [tensor.reshape(1, -1) for tensor in (z, x, b, bottom)]
     factors, error = solve(*together[:3])
@@ -311,7 +311,7 @@ def fit(norm: NormPlacement | None, x: Tensor, b: Tensor, z: Tensor, bottom: Ten
 def expected_layer(
     residuals: Sequence[Residual], scheme: ResidualScheme, measured: LayerFit
 ) -> LayerFit:
-    """Fit what a scheme computes from a measured layer's streams, branches and LayerNorms."""
+    """Fit the values that a scheme computes from a layer's measured streams and branches."""
     width = measured.sublayers[0].x.size(-1)
     stream: Any = measured.input[:, : scheme.streams * width]
     fits: list[Fit] = []

@@ -1,4 +1,4 @@
-"""Comparison of a model's weights, norms and residual connections with those that it claims."""
+"""Comparison of a model's weights, LayerNorms and residual connections with its claimed scheme."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Claim:
         schemes: scheme of each side.
         starts: initialisation of each side's linear maps.
         text: source of the claim, shown after "judged by".
-        final_norms: True for a side whose stack ends in a LayerNorm; None if the norms outside the
+        final_norms: True for a side whose stack ends in a LayerNorm; None if LayerNorms outside the
             layers are not judged.
     """
 
@@ -83,7 +83,7 @@ class Claim:
 def make_claim(
     model: nn.Module, args: Namespace | None, stacks: Sequence[Stack], name: str | None
 ) -> Claim:
-    """Return the claim that the model's arguments imply, or the claim of the scheme `name`.
+    """Return the claim that the model's arguments imply, or a claim to implement scheme `name`.
 
     Raises:
         ValueError: if `name` is None and the model's arguments imply no scheme.
@@ -164,7 +164,7 @@ class Member(NamedTuple):
 
 
 def weight_row(name: str, members: Sequence[Member]) -> tuple[WeightRow, list[int]]:
-    """Compare the standard deviations of parameters with their expectations.
+    """Compare the measured standard deviations of parameters with the expected ones.
 
     Returns:
         a row, and the indices of deviating members, or all indices if only the pooled ratio
@@ -286,11 +286,11 @@ def check(
     """Measure any model and compare it with a scheme, without changing the model.
 
     Args:
-        model: a Transformer whose linear maps are separate, or equal blocks of rows of one map.
-        batch: arguments of the model's forward, without padding: a mapping, a tuple, or one tensor.
+        model: a Transformer whose linear maps are separate modules, or equal row blocks of one map.
+        batch: arguments of the forward method (a mapping, a tuple or one tensor), without padding.
         claims: name of the residual scheme that the model is supposed to implement.
         layers: names of the linear maps; by default, those of `LAYOUTS` are tried.
-        trained: True if the weights are no longer initial; they are then not judged.
+        trained: True if the weights have been trained; they are then not judged.
 
     Returns:
         the findings, with `is_fine` and `faults`. Printing the findings shows the report.
@@ -320,9 +320,9 @@ def compare(
     """Compare a model with a claim. The model is modified and should not be used afterwards.
 
     Args:
-        batch: arguments of the model's forward; if None, random tokens (ours and fairseq's models).
+        batch: arguments of the forward method; if None, random tokens, as fairseq's models expect.
         subject: description of the model.
-        trained: True if the weights are no longer initial; they are then not judged.
+        trained: True if the weights have been trained; they are then not judged.
 
     Raises:
         ValueError: if a parameter is not finite or the forward pass does not reach a layer.
@@ -355,7 +355,7 @@ def compare(
 def check_norms(
     stack: Stack, layers: Sequence[LayerFit], claim: Claim, normed: bool
 ) -> tuple[list[Fact], list[Fault]]:
-    """Compare the positions of LayerNorms; `normed` is True if one follows the stack.
+    """Compare LayerNorms' positions with the claim; `normed` is True if one follows the stack.
 
     If a position within the layers is wrong, `check_residuals` reports it as part of the formula.
     """
@@ -381,7 +381,7 @@ def check_norms(
 def check_residuals(
     stack: Stack, layers: Sequence[LayerFit], scheme: ResidualScheme, judged: bool
 ) -> tuple[list[Fact], list[Fault]]:
-    """Compare sublayers with the scheme's residuals for the same streams and branches.
+    """Compare sublayers with the scheme's residuals, applied to the same streams and branches.
 
     Returns:
         alpha, each sublayer's formula, and the faults.
@@ -455,7 +455,7 @@ def factor(ends: Sequence[tuple[float, float]]) -> str:
 def check_inputs(
     stack: Stack, scheme: ResidualScheme, streams: Sequence[Sequence[Tensor]]
 ) -> list[Fault]:
-    """Compare each layer's input with the output of the layer below, or a scheme's combination."""
+    """Check that each layer reads the output below, or a combination if the scheme defines one."""
     if len(streams) < 2:
         return []
     plain = all(same(below[1], above[0]) for below, above in pairwise(streams))
