@@ -1,4 +1,4 @@
-"""Observers, which follow a run without changing its numbers."""
+"""Observers, which follow a run without changing its results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Observer:
     """Base class of observers; each method does nothing unless overridden.
 
     `update` is the number of the current update, counted from 1. With fp16, an attempt may end
-    without an update because the loss scale was too high. The next attempt has the same number.
+    without an update because the loss scale was too high. The next attempt has the same `update`.
     """
 
     def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
@@ -22,24 +22,25 @@ class Observer:
     def gradients(self, trainer: Any, update: int) -> None:
         """Called after gradients have been reduced over processes and before they are clipped.
 
-        The parameters have not been updated yet. `gradient_scale` undoes the gradients' scaling.
+        The parameters have not been updated yet. `gradient_scale` returns the factor that
+        undoes the scaling of the gradients.
         """
 
     def end(self, trainer: Any, update: int, updated: bool) -> None:
         """Called after the optimiser's step, or after a failed attempt (`updated` is False)."""
 
     def loaded(self, trainer: Any, update: int) -> None:
-        """Called when the checkpoint is loaded; `update` is its number of updates, or 0."""
+        """Called when a checkpoint is loaded or missing; `update` is the number of updates done."""
 
     def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
-        """Called when fairseq aborts because of non-finite gradients or the minimum loss scale."""
+        """Called when non-finite gradients or the minimum loss scale make fairseq abort."""
 
     def detach(self) -> None:
-        """Remove all hooks from the model, after this observer has failed."""
+        """Remove all hooks from the model; called if a method of this observer has failed."""
 
 
 def gradient_scale(optimizer: Any) -> float:
-    """Return the factor that undoes half precision's scaling of gradients, or 1 if not scaled."""
+    """Return the factor that undoes half precision's gradient scaling, or 1 if there is none."""
     return float(getattr(optimizer, "_multiply_factor", 1.0))
 
 

@@ -75,8 +75,8 @@ def _ignore() -> None:
 def _protect_worker() -> None:
     """Make a forked data-loading process ignore SIGTERM unless its parent sends the signal.
 
-    Otherwise a signal to all processes of a job would end the worker before the current update has
-    its batches, and torch would abort the run.
+    Otherwise a signal to all processes of a job would end the data-loading process before it has
+    supplied the current update's batches, and torch would abort the run.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -131,7 +131,7 @@ class Preemption(Observer):
         return {"epoch": epoch_itr.epoch, "end_of_epoch": epoch_itr.end_of_epoch()}
 
     def _save_and_leave(self) -> None:
-        """Save, and end the run unless only its last validation remains."""
+        """Save a checkpoint, and end the run unless only its last validation remains."""
         settings, epoch_itr = self.trainer.cfg.optimization, self.trainer.epoch_itr
         update = self.trainer.get_num_updates()
         if update > self.trainer.saved:
@@ -143,7 +143,7 @@ class Preemption(Observer):
         self.is_ending = True
 
     def _save(self, update: int) -> None:
-        """Write checkpoint_last.pt with everything that fairseq saves; exit if that fails."""
+        """Write checkpoint_last.pt with everything that fairseq saves; exit if saving fails."""
         trainer, cfg = self.trainer, self.trainer.cfg.checkpoint
         problem = ""
         if cfg.no_save or cfg.no_save_optimizer_state:

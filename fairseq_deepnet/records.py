@@ -57,7 +57,7 @@ def read_record(path: Path, required: Keys | None = None, remedy: str = "") -> d
 
 
 def fault_of(content: Any, required: Keys) -> str:
-    """Return why a value is not a valid record with these keys, or an empty string."""
+    """Return why a value is not a valid record with these keys, or an empty string if it is."""
     if not isinstance(content, Mapping):
         return "it is not a JSON object"
     wrong = [key for key, kind in required.items() if not isinstance(content.get(key), kind)]

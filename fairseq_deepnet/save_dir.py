@@ -85,12 +85,12 @@ def _lock(folder: Path) -> None:
 
 
 def repair_last(folder: Path, only_damaged: bool = False, is_kept_up: bool = True) -> Path | None:
-    """Replace a damaged or missing checkpoint_last.pt by the newest intact checkpoint.
+    """Replace a damaged or missing checkpoint_last.pt with the newest intact checkpoint.
 
     Args:
-        only_damaged: True if a missing checkpoint_last.pt is not to be replaced.
-        is_kept_up: False with --no-last-checkpoints. Even an intact checkpoint_last.pt is then
-            replaced if there is a newer checkpoint.
+        only_damaged: replace checkpoint_last.pt only if it is damaged, not if it is missing.
+        is_kept_up: whether fairseq keeps checkpoint_last.pt up to date (not with
+            --no-last-checkpoints); if not, an intact but outdated file is also replaced.
 
     Returns:
         The checkpoint that was copied, or None if no repair is needed or possible.

@@ -23,7 +23,7 @@ class Decoding:
     Args:
         layers: the decoder's layers, in order.
         hypotheses_per_sentence: K; the hypotheses of a sentence are adjacent rows.
-        source: the encoder's output [B, S, C']; None without an encoder.
+        source: the encoder's output [B, S, C']; None if there is no encoder.
         padding: source padding [B, S], True = padding; None if there is no padding.
     """
 
@@ -58,11 +58,11 @@ class Decoding:
 
         Args:
             x: embedding of the newest position, [R, 1, C].
-            combination: computes the next layer's input from all outputs so far, x first.
+            combination: computes the next layer's input from x and all layers' outputs so far.
             alignment_layer: index of the layer whose cross-attention weights are returned.
 
         Returns:
-            the top layer's output [R, 1, C] and attention weights [R, H, 1, S], if requested.
+            the top layer's output [R, 1, C], and the attention weights [R, H, 1, S] or None.
         """
         with torch.inference_mode(self.inference):
             alike = self.alike(x)
@@ -77,9 +77,9 @@ class Decoding:
         return x, None if weights is None else weights.repeat_interleave(alike, dim=0)
 
     def alike(self, x: Tensor) -> int:
-        """Return the number of identical adjacent rows of x [R, 1, C].
+        """Return the size of the groups of identical adjacent rows in x [R, 1, C].
 
-        It is K in the first step, in which all hypotheses of a sentence are equal, and 1 later.
+        The size is K in the first step if the hypotheses of every sentence are equal, otherwise 1.
         """
         if self.cache.length or self.group == 1 or any(step.draws for step in self.steps):
             return 1
@@ -109,6 +109,6 @@ class Decoding:
         return self.cache.leave(rows)[:, :, None, : self.source_length]
 
     def reorder(self, new_order: Tensor) -> None:
-        """Make row i continue row new_order[i]; see `DecodingCache.reorder`."""
+        """Make row i continue the hypothesis in row new_order[i]; see `DecodingCache.reorder`."""
         with torch.inference_mode(self.inference):
             self.cache.reorder(new_order)

@@ -23,9 +23,9 @@ def padded(length: int) -> int:
 class Slots:
     """Assignment of the cache's slots to the target positions of hypotheses.
 
-    Hypotheses of one beam share most of their history. Each position has one slot, to which all
-    hypotheses that descend from the position attend. Reordering beams changes only `mask`. A slot
-    becomes free when no hypothesis descends from its position.
+    A sentence's hypotheses share most of their history. Each position has one slot, to which all
+    hypotheses that descend from the position attend. Reordering hypotheses changes only `mask`. A
+    slot becomes free when no hypothesis descends from its position any longer.
 
     Attributes:
         mask: [B, K, n], True = the slot is in the hypothesis's history.
@@ -55,7 +55,7 @@ class Slots:
         self._bias = None
 
     def repeat(self, hypotheses: int) -> None:
-        """Replace each hypothesis by this number of copies."""
+        """Replace each hypothesis with `hypotheses` copies of itself."""
         self.mask = self.mask.repeat_interleave(hypotheses, dim=1)
         self._bias = None
 
@@ -67,7 +67,7 @@ class Slots:
         return self._bias
 
     def select(self, rows: Tensor) -> None:
-        """Let hypothesis k of sentence b continue the old row rows[b, k], for rows [B', K]."""
+        """Give hypothesis k of sentence b the history of row `rows[b, k]`; `rows` is [B', K]."""
         histories = self.mask.flatten(0, 1).index_select(0, rows.flatten())
         self.mask = histories.view(*rows.shape, len(self))
         self._bias = None
@@ -76,11 +76,11 @@ class Slots:
 class DecodingCache:
     """State of one decoder between steps.
 
-    Reordering a sentence's beams copies no keys or values. Hypotheses of a sentence share the
+    Reordering a sentence's hypotheses copies no keys or values. Hypotheses of a sentence share the
     source's keys and values, which are projected once per sentence. Each target position is stored
     once for all hypotheses that descend from it (`Slots`), and a mask selects the slots to which a
-    hypothesis attends. When sentences finish, trailing sentences move to their places. `enter` and
-    `leave` convert between the caller's row order and the cache's.
+    hypothesis attends. When sentences finish, the last sentences of the batch move into the freed
+    places. `enter` and `leave` convert between the caller's row order and the cache's.
 
     Args:
         hypotheses_per_sentence: K; the hypotheses of a sentence are adjacent rows.
@@ -152,18 +152,18 @@ class DecodingCache:
     # Between steps
 
     def repeat(self, hypotheses: int) -> None:
-        """Replace each row by this number of adjacent copies."""
+        """Replace each row with `hypotheses` adjacent copies of itself."""
         self.slots.repeat(hypotheses)
         self.hypotheses_per_sentence *= hypotheses
 
     def reorder(self, new_order: Tensor) -> None:
-        """Make row i continue row new_order[i].
+        """Make row i continue the hypothesis in row new_order[i].
 
         Args:
-            new_order: [R'], values in 0..R-1; each group of K rows continues one sentence.
+            new_order: [R'], values in 0..R-1; each group of K adjacent rows continues one sentence.
 
         Raises:
-            ValueError: if the groups are incomplete, or one has rows of several sentences.
+            ValueError: if a group is incomplete or contains rows of several sentences.
         """
         if self._slots is None:
             return
@@ -245,7 +245,7 @@ class LayerMemory:
             )
 
     def _room(self, like: Tensor, slots: int) -> Tensor:
-        """Return a target buffer with enough slots."""
+        """Return a buffer for target keys and values with at least `slots` slots per sentence."""
         old = self.target
         if old is not None and old.size(3) >= slots:
             return old

@@ -1,7 +1,7 @@
 """Dropout that, on the CPU, draws one random 64-bit word for every four elements.
 
 In narrow layers, torch's Bernoulli draws on the CPU take longer than matrix products: at width 64,
-they take a tenth of a training step. Here each element uses 16 bits of a word.
+they take a tenth of a training step. Here, each element needs only 16 random bits.
 """
 
 import torch
@@ -16,7 +16,7 @@ ELEMENTS_PER_WORD = 4  # elements per 64-bit word
 class Dropout(FairseqDropout):
     """Faster version of fairseq's dropout: x / (1 - p) with probability 1 - p, else 0.
 
-    On the CPU p is rounded to a multiple of 2^-16, and the output's expectation is still x.
+    On the CPU, p is rounded to a multiple of 2^-16, and the expected output is still x.
     --retain-dropout works as in fairseq.
     """
 

@@ -30,10 +30,10 @@ def are_plain(maps: tuple[nn.Module, ...]) -> bool:
 
 
 def lay_out(layer: nn.Module) -> None:
-    """Rearrange a layer's weights in memory for fast products, without changing their values.
+    """Rearrange a layer's weights in memory for fast matrix products; their values are unchanged.
 
-    The weights of q, k and v become parts of one tensor, which `projection` uses. Call this only
-    after training, as an optimiser may refer to the old memory.
+    The weights of q, k and v become parts of one tensor, which `projection` uses. Call this
+    function only after training, because an optimiser may still use the weights' old memory.
     """
     for module in layer.modules():
         if isinstance(module, MultiheadAttention):

@@ -74,9 +74,9 @@ class TransformerLayer(nn.Module):
     """Base class of all layers, with the feed-forward branch, residuals and initialisation.
 
     Attributes:
-        compiled: result of `compile_layers`, or None. It runs inside the layer's own hooks, which
-            gather sharded parameters. It is used only in training, and not while parts of the layer
-            have hooks (monitoring), as compiled code would skip these.
+        compiled: result of `compile_layers`, or None. This function runs inside the layer's own
+            hooks, which gather sharded parameters. It is used only in training, and not while parts
+            of the layer have hooks (for monitoring), because compiled code would skip the hooks.
     """
 
     compiled: Callable[..., Any] | None = None
@@ -141,7 +141,7 @@ class TransformerLayer(nn.Module):
 
     @property
     def attentions(self) -> tuple[Sublayer, ...]:
-        """Sublayers before the feed-forward."""
+        """Attention sublayers, which precede the feed-forward sublayer."""
         return tuple(sublayer for sublayer in self.sublayers if sublayer is not Sublayer.FFN)
 
     def norm(self, sublayer: Sublayer) -> nn.Module | None:
@@ -161,7 +161,7 @@ class TransformerLayer(nn.Module):
         return entry.to(self.fc1.weight.dtype)
 
     def leave(self, sublayer: Sublayer, x: Stream, branch: Tensor) -> Stream:
-        """Return the stream after a sublayer, in the dtype of the stream x before it."""
+        """Return the stream after a sublayer, in the dtype of x, the stream before the sublayer."""
         dtype = (x if isinstance(x, Tensor) else x[0]).dtype
         return self.residual(sublayer).leave(
             x, branch, self.norm(sublayer), lambda output: self.dropout_module(output).to(dtype)
@@ -241,8 +241,8 @@ class DecoderLayer(TransformerLayer):
             source: the encoder's output [B, S, C'].
             self_mask: additive, [B, 1, T, T]; must be None if `causal` is True.
             source_mask: additive, [B, 1, 1, S].
-            need_weights: return the cross-attention's weights; must be False if `batch` is present.
-            batch: if present, x contains only its real positions, [n, C].
+            need_weights: return the cross-attention's weights; must be False if `batch` is given.
+            batch: if given, x contains only the real positions of this batch, [n, C].
         """
         x = self.self_attention(x, self_mask, causal, batch)
         x, weights = self.cross_attention(x, source, source_mask, need_weights, batch)
@@ -264,7 +264,7 @@ class DecoderLayer(TransformerLayer):
 
 
 class CausalLayer(TransformerLayer):
-    """Decoder layer without an encoder: self-attention, then feed-forward."""
+    """Layer of a decoder-only model: self-attention, then feed-forward."""
 
     sublayers = (Sublayer.SELF_ATTN, Sublayer.FFN)
     stock_name = "TransformerDecoderLayer"
@@ -279,5 +279,5 @@ class CausalLayer(TransformerLayer):
         need_weights: bool = False,
         batch: Unpadded | None = None,
     ) -> tuple[Tensor, None]:
-        """Return the output and None; arguments are as in `DecoderLayer`, without a source."""
+        """Return the output and None. Arguments are as in `DecoderLayer`; there is no source."""
         return self.feed_forward(self.self_attention(x, self_mask, causal, batch)), None

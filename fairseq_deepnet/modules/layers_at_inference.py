@@ -5,8 +5,8 @@ matrix products. Therefore activations are matrices [R, C] here, one product com
 batched products compute the attention of all hypotheses of a sentence together, and a layer's parts
 are looked up once per batch.
 
-Generation sorts sentences by number of words, but padding depends on the number of subwords and is
-up to a third of a batch. (Training sorts by source subwords and has little padding.) Therefore the
+Generation sorts sentences by number of words, but padding depends on the number of subwords and can
+fill a third of a batch. (Training sorts by source subwords and has little padding.) Therefore the
 encoder's linear maps are applied only to real positions. Attention is applied to padded sentences.
 
 Shapes: R = rows, B = sentences, K = R / B hypotheses per sentence, C = channels, H = heads,
@@ -36,8 +36,8 @@ class NewestPosition:
     Args:
         layer: the decoder layer.
         cache: the batch's cache of keys and values.
-        project: computes a cross-attention's keys and values [B, H, S, D] from the encoder's
-            output, in the cache's order; None without an encoder.
+        project: computes a cross-attention's keys and values [B, H, S, D], in the cache's order,
+            from the encoder's output; None if there is no encoder.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class NewestPosition:
 
     @property
     def draws(self) -> bool:
-        """True if dropout is active, in training mode or with --retain-dropout."""
+        """True if dropout is active (in training mode or with --retain-dropout)."""
         return any(
             module.p > 0 and (module.training or module.apply_during_inference)
             for module in self.layer.modules()
@@ -96,9 +96,9 @@ class NewestPosition:
 
 
 class Attend:
-    """softmax(Q K^T / sqrt(D)) V and out_proj for a few queries per sentence.
+    """Attention of a few queries per sentence: softmax(Q K^T / sqrt(D)) V, followed by out_proj.
 
-    On a CPU, two batched products take half as long as torch's scaled_dot_product_attention.
+    On a CPU, two batched matrix products take half as long as torch's scaled_dot_product_attention.
     """
 
     def __init__(self, attention: MultiheadAttention) -> None:

@@ -1,7 +1,7 @@
 """Attention masks, and removal of padding from batches.
 
-Masks are boolean (True = may attend) until `additive` converts them. Batches are sorted by source
-length, but target lengths differ, more so in small corpora and large batches
+Masks are boolean (True = may attend) until `additive` converts them. Sentences are batched by
+source length, but their target lengths differ, especially in small corpora and large batches
 (docs/reports/speed.md). Operations other than attention do not need padding.
 
 Shapes: B = batch, T = target or any length, S = keys, n = real positions, C = channels.
@@ -27,8 +27,8 @@ TargetMask = tuple[Tensor | None, bool]
 def target_mask(padding: Tensor, full_context: bool = False) -> TargetMask:
     """Return the decoder's self-attention mask; None if no real position can attend to padding.
 
-    In causal mode, query t attends to keys 0..t, which hides padding on the right. This function
-    synchronises with a GPU.
+    In causal mode, query t attends to keys 0..t, which hides padding on the right. On a GPU, this
+    function causes a synchronisation.
 
     Args:
         padding: [B, T], True = padding.
@@ -53,11 +53,11 @@ def key_mask(padding: Tensor) -> Tensor:
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert a boolean mask [..., S] to 0 (True) and -inf (False).
+    """Convert a boolean mask [..., S] to an additive mask: True to 0, and False to -inf.
 
-    Models convert masks once per batch, as attention would convert boolean masks in every layer. In
-    memory, rows are padded to a multiple of 8, as torch's memory-efficient kernel requires, and by
-    at least one element, so that torch.compile sees one layout.
+    Models convert masks once per batch; attention would convert boolean masks again in every layer.
+    In memory, rows are padded to a multiple of 8, as torch's memory-efficient kernel requires, and
+    by at least one element, so that torch.compile sees only one layout.
     """
     length = mask.size(-1)
     rows = mask.new_zeros(*mask.shape[:-1], length + 8 - length % 8, dtype=dtype)
@@ -67,7 +67,7 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 class Unpadded:
     """Conversion between a padded batch and its real positions.
 
-    Creating an instance synchronises with a GPU.
+    On a GPU, creating an instance causes a synchronisation.
 
     Args:
         padding: [B, T], True = padding; at least one position is real.
@@ -86,9 +86,9 @@ class Unpadded:
 
     @classmethod
     def where_it_pays(cls, padding: Tensor, channels: int) -> Unpadded | None:
-        """Return a batch if training without its padding is faster, otherwise None.
+        """Return an instance if training without padding is faster, otherwise None.
 
-        On GPUs the result is None, as synchronisation would take longer than padding does.
+        On GPUs, return None, because synchronisation would take longer than processing the padding.
 
         Args:
             padding: [B, T], True = padding.
@@ -119,7 +119,7 @@ class Unpadded:
 
 
 class _Take(torch.autograd.Function):
-    """index_select whose backward pass copies rows, whereas torch's adds them."""
+    """index_select whose backward pass copies rows; that of torch's index_select adds them."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, batch: Unpadded) -> Tensor:

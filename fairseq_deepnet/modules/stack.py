@@ -21,10 +21,10 @@ Apply = Callable[[Layer, Tensor], Tensor]
 class ActivationCheckpointing:
     """Activation checkpointing of a stack, in torch's non-reentrant form.
 
-    fairseq's wrapper loses a layer's gradients if the layer's input needs none (frozen embeddings).
+    fairseq's wrapper loses the gradients of a layer whose input needs none (frozen embeddings).
 
     Args:
-        every: number of layers per segment; only its input is stored. 0 stores all activations.
+        every: layers per segment, of which only the input is stored; 0 stores all activations.
         offload: store the segments' inputs in host memory.
     """
 
@@ -34,8 +34,8 @@ class ActivationCheckpointing:
     def __call__(self, run: Callable[[Tensor], Any], x: Tensor) -> Any:
         """Return run(x), checkpointed if `every` is set.
 
-        Other inputs of `run`, such as the encoder's output, must be in its closure. As arguments,
-        they would be offloaded once per segment.
+        Other inputs of `run`, such as the encoder's output, must be in its closure, because
+        arguments would be offloaded once per segment.
         """
         if not self.every or not torch.is_grad_enabled():
             return run(x)
@@ -47,12 +47,12 @@ class ActivationCheckpointing:
 def thriftiest_segment(layers: int, stored: float) -> int:
     """Return the segment length k that needs the least memory.
 
-    The inputs of N / k segments are stored and, in backward, the activations of the k layers in one
-    segment. The additional time is one forward pass for any k.
+    Memory holds the inputs of N / k segments and, in the backward pass, the activations of the k
+    layers of one segment. Whatever k is, checkpointing takes one additional forward pass.
 
     Args:
         layers: N, number of layers.
-        stored: activations that one layer stores for backward, in multiples of its input's size.
+        stored: size of the activations that one layer stores, in multiples of its input's size.
     """
     best = max(1, round(math.sqrt(layers / stored)))
     return min(
@@ -72,12 +72,12 @@ def run_layers(
     """Run x through the layers from bottom to top.
 
     Args:
-        layers: the layers in order; iteration over LayerDrop's list skips some.
+        layers: the layers in order; iterating over LayerDrop's list skips some of them.
         x: [B, T, C].
         apply: runs one layer on its input.
         checkpointing: activations to store; segments have one layer if `combination` or
-            `keep_states` needs each output.
-        combination: computes the next layer's input from all outputs so far, x first.
+            `keep_states` needs the output of every layer.
+        combination: computes the next layer's input from x and all layers' outputs so far.
         keep_states: collect x and every layer's output.
 
     Returns:

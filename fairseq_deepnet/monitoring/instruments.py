@@ -41,9 +41,9 @@ _STACK_PARTS: Final = {
 
 
 def arrange(values: dict[Slot, float | None]) -> dict[str, Any]:
-    """Return numbers in nested dictionaries by quantity, side and part, as lists over layers.
+    """Return lists of one number per layer, in dictionaries nested by quantity, side and part.
 
-    If a slot has no part, the number itself replaces the dictionary of parts.
+    If a slot has no part, its number replaces the dictionary of parts.
     """
     arranged: dict[str, Any] = {}
     for (quantity, side, part, layer), value in values.items():
@@ -61,7 +61,7 @@ class GradientNorms:
     """L2 norms of a model's gradients, as defined in quantities.md.
 
     Args:
-        model: model with layers as in fairseq_deepnet.anatomy.
+        model: model whose layers fairseq_deepnet.anatomy.find_stacks can find.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -85,7 +85,7 @@ class GradientNorms:
 
     @torch.no_grad()
     def measure(self, scale: float = 1.0) -> dict[str, Any]:
-        """Return the norms in the form of `arrange`, after one transfer from the device.
+        """Return the norms, nested by `arrange`, after a single transfer from the device.
 
         The norm is None for a layer that LayerDrop has skipped.
 
@@ -120,8 +120,9 @@ def norms_by_parameter(parameters: Collection[Tensor]) -> dict[Tensor, Tensor]:
 class Activations:
     """Norms of activations in training passes, and of gradients through LayerNorm.
 
-    The model's forward receives src_tokens [B, S] and, in an encoder-decoder, prev_output_tokens
-    [B, T], by name. Numbers stay on the device until `collect`.
+    The model's forward method receives src_tokens [B, S], by name or as its first argument, and, in
+    an encoder-decoder, prev_output_tokens [B, T] by name. Sums stay on the device until `collect`
+    is called.
 
     Args:
         model: model whose forward passes are measured.
@@ -142,7 +143,7 @@ class Activations:
         self._handles: list[Any] = []
 
     def arm(self) -> None:
-        """Add the hooks before the forward pass."""
+        """Add the hooks; call this method before the forward pass."""
         self.disarm()
         # Numerator and denominator of each slot, or None if nothing was measured. Both are summed
         # over micro-batches, as LayerDrop skips different layers in each.
@@ -171,7 +172,7 @@ class Activations:
         self._handles = []
 
     def collect(self) -> dict[str, Any]:
-        """Return means and ratios in the form of `arrange`, after one transfer from the device."""
+        """Return means and ratios, nested by `arrange`, after a single transfer from the device."""
         sums = {slot: pair for slot, pair in self._sums.items() if pair is not None}
         if not sums:
             return {}
@@ -196,7 +197,7 @@ class Activations:
         self._is_forward = False
 
     def _watch(self, slot: Slot, module: nn.Module) -> None:
-        """Add the hooks that measure a slot's quantity to a module."""
+        """Add to a module the hooks that measure a slot's quantity."""
         if slot[0] not in self.quantities:
             return
         self._sums[slot] = None
@@ -222,7 +223,7 @@ class Activations:
             self._handles.append(module.register_forward_pre_hook(alias_input))
 
     def _add_norms(self, slot: Slot, x: Tensor) -> None:
-        """Add the tokens' norms over C; x is [B, T, C], or [n, C] without padding."""
+        """Add the norms of the token vectors in x: [B, T, C], or [n, C] without padding."""
         mask = self._masks[slot[1]]
         norms = torch.linalg.vector_norm(x.detach(), dim=-1, dtype=torch.float32)
         if norms.dim() == 2:
@@ -240,9 +241,9 @@ class Activations:
 
 
 def layer_norms(stack: Stack) -> Iterator[tuple[nn.Module, str, int]]:
-    """Yield a stack's LayerNorms with their parts and layers.
+    """Yield each LayerNorm of a stack with the name of its part and its index in that part.
 
-    A LayerNorm that only some schemes have is named by its path in the layer.
+    The part of a LayerNorm that only some schemes have is named after its path in the layer.
     """
     for index, layer in enumerate(stack.layers):
         for path, module in layer.module.named_modules():
@@ -264,7 +265,7 @@ def padding_of(stack: Stack) -> int:
 
 @torch.no_grad()
 def measure_gains(stacks: Sequence[Stack]) -> dict[str, dict[str, float]]:
-    """Return `gain_drift` and `gain_spread` of a Post-LN model by side."""
+    """Return `gain_drift` and `gain_spread` for each side of a Post-LN model."""
     values: dict[str, dict[str, float]] = {name: {} for name in GAINS}
     for stack in stacks:
         branches = [branch for layer in stack.layers for branch in layer.branches]

@@ -1,8 +1,8 @@
 """Monitor that writes the quantities of measured updates to monitor.jsonl and TensorBoard.
 
 Only the process that writes checkpoints measures quantities: gradients of the whole batch, but
-activations of only this process's share. To add a quantity, add a row to quantities.md and measure
-the quantity in `Monitor.gradients` or `Monitor.end`.
+activations of only its own part of the batch. To add a quantity, add a row to quantities.md and
+measure the quantity in `Monitor.gradients` or `Monitor.end`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Monitor(Observer):
     Args:
         quantities: names of the quantities to measure
         trainer: fairseq's trainer
-        folder: folder of monitor.jsonl
+        folder: folder for monitor.jsonl
     """
 
     def __init__(self, quantities: Sequence[str], trainer: Any, folder: Path) -> None:
@@ -141,7 +141,7 @@ class Monitor(Observer):
         self._features = None
 
     def _on_probe(self) -> dict[str, Any]:
-        """Measure the token ranks, the model updates and their bound on the probe."""
+        """Measure the token ranks and the model updates on the probe, and the updates' bound."""
         if self.probe is None or self.probe.initial is None:
             return {}
         features, values = self.probe.measure_ranks(self.stacks, self.placement)
@@ -169,7 +169,7 @@ class Monitor(Observer):
 
 
 def scalars(value: Any, tag: str = "") -> Iterator[tuple[str, float]]:
-    """Yield numbers with tags such as gradient_norm/decoder/ffn/0001 (the lowest layer)."""
+    """Yield tags, such as gradient_norm/decoder/ffn/0001 (the lowest layer), with their numbers."""
     if isinstance(value, list):
         value = {f"{layer:04d}": number for layer, number in enumerate(value, start=1)}
     if isinstance(value, dict):

@@ -8,7 +8,7 @@ monitor.jsonl contains one JSON object per monitored update:
                 "gradient_norm": {"decoder": {"layer": [0.1, ...], "self_attn": [...], ...}}}}
 
 Lists contain one value per layer, bottom first. Single values, such as those of Pre-LN's
-final LayerNorm, are lists of length one. null marks a missing value, for instance in a layer that
+final LayerNorm, are lists of length one. null marks a missing value, such as that of a layer that
 LayerDrop skipped. Non-finite numbers are written as "nan", "inf" and "-inf", because strict JSON
 does not support them.
 """
@@ -55,9 +55,9 @@ QUANTITIES: Final = {quantity.name: quantity for quantity in _rows()}
 
 
 def run_folder(save_dir: Path) -> Path:
-    """Return the folder of a run's records.
+    """Return the folder that contains a run's records.
 
-    This is the run folder of scripts/train.sh, or --save-dir for plain fairseq-train.
+    With scripts/train.sh, it is the run folder; with plain fairseq-train, it is --save-dir.
     """
     parent = save_dir.resolve().parent
     is_run = save_dir.name == "checkpoints" and (parent / "config.yaml").is_file()
@@ -70,7 +70,7 @@ def _line(record: Record) -> str:
 
 
 def _numbers(value: Any) -> Any:
-    """Replace the words "nan", "inf" and "-inf" with floats, the inverse of `strict`."""
+    """Replace the strings "nan", "inf" and "-inf" with floats; this is the inverse of `strict`."""
     if isinstance(value, dict):
         return {key: _numbers(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -94,7 +94,7 @@ def read(file: Path) -> Iterator[Record]:
 
 
 def keep_until(file: Path, update: int, attempt: int | None = None) -> None:
-    """Drop records of later updates, because a run that resumes from `update` repeats these.
+    """Drop the records of updates after `update`; a run that resumes there repeats these updates.
 
     Args:
         attempt: if set, only records of this attempt are dropped

@@ -3,10 +3,10 @@
 The probe is a fixed batch. A model update is the change in the model's output for this batch.
 
 In the theorems, a sublayer has two scalar weights v and w, and an input of variance 1. Here, v and
-w are factors by which matrices W scale a random input, relative to Xavier's initialisation: rms(W)
-sqrt((fan_in + fan_out) / 2), which is beta initially. |theta*_i - theta_i| is the Frobenius norm of
-the change of both matrices, an upper limit for any direction of the input. The sum is
-multiplied by sqrt(C), the norm of a token after LayerNorm, so that it has the unit of
+w are the factors by which the sublayer's two matrices W scale a random input, relative to Xavier's
+initialisation: rms(W) sqrt((fan_in + fan_out) / 2), which is initially beta. |theta*_i - theta_i|
+is the Frobenius norm of the change in both matrices, an upper limit for any direction of the input.
+The bound is multiplied by sqrt(C), the norm of a token after LayerNorm, so that it has the unit of
 |F(x, theta*) - F(x, theta)|. Like the theorems, the result holds up to a constant factor.
 
 Shapes: B = sentences, S, T = source and target length, C = channels, n = tokens.
@@ -43,8 +43,8 @@ FILE: Final = "monitor_probe.pt"
 def first_sentences(trainer: Any, samples: Sequence[Any]) -> dict[str, Tensor]:
     """Return the first validation sentences as model input.
 
-    Runs with different batches thus share a probe. If there is no validation set, or if it is split
-    by direction, return sentences of the first training batch.
+    Runs with different training batches thus share a probe. If there is no validation set, or if
+    it is split by direction, return sentences of the first training batch.
     """
     data, task = trainer.cfg.dataset, trainer.task
     dataset = task.datasets.get(data.valid_subset.split(",")[0])
@@ -61,14 +61,14 @@ def first_sentences(trainer: Any, samples: Sequence[Any]) -> dict[str, Tensor]:
 class Probe:
     """Fixed batch with the initial model's output, from which model updates are measured.
 
-    A resumed run reads both from a file. The file omits the initial parameters, theta_0, which are
-    as large as the model. The run rebuilds them from the seed before it loads the checkpoint. The
-    sum of their absolute values shows whether the file belongs to the run.
+    A resumed run reads the batch and the output from a file. The file omits the initial parameters,
+    theta_0, because they are as large as the model. The run rebuilds them from the seed before it
+    loads a checkpoint. The sum of their absolute values shows whether the file belongs to the run.
 
     Args:
-        model: the model as built
+        model: the model with its initial parameters
         padding: index of the padding symbol
-        file: file of the batch and the initial output
+        file: file that stores the batch and the initial output
     """
 
     def __init__(self, model: nn.Module, padding: int, file: Path) -> None:
@@ -86,7 +86,7 @@ class Probe:
             self.net_input = utils.move_to_cuda(batch) if trainer.cuda else batch
 
     def start(self) -> None:
-        """Measure the current parameters as theta_0 and write the file."""
+        """Compute the output with the current parameters as theta_0, and write the file."""
         self.initial = self.features()
         self.file.parent.mkdir(parents=True, exist_ok=True)
         state = {
@@ -127,7 +127,7 @@ class Probe:
     def measure_ranks(
         self, stacks: Sequence[Stack], placement: NormPlacement
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Return `features` and, from the same pass, the rank of the tokens in every layer."""
+        """Return what `features` returns and, from the same pass, every layer's token rank."""
         ranks: dict[Slot, Tensor] = {}
 
         def measure(side: Side, layer: int, module: nn.Module, args: tuple[Any, ...]) -> None:

@@ -1,4 +1,4 @@
-"""`--optimizer fused_adam`, fairseq's adam with a few calls per update for thousands of tensors."""
+"""`--optimizer fused_adam`: fairseq's adam, updating thousands of tensors with a few calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Reduce = Callable[[Tensor], Tensor]
 
 @register_optimizer("fused_adam", dataclass=stock.FairseqAdamConfig)
 class FairseqAdam(stock.FairseqAdam):
-    """fairseq's adam with fewer calls and the same options, results, state and class name.
+    """fairseq's adam with fewer kernel calls, but the same options, results, state and class name.
 
     fairseq's trainer compares class names when it loads a checkpoint, so a run can resume with
     either optimiser.
@@ -46,7 +46,7 @@ class FairseqAdam(stock.FairseqAdam):
         self._multiply_factor = self._multiply_factor * c
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Reduce | None = None) -> Tensor:
-        """Return the gradient norm in float32; the next step clips it to a positive `max_norm`."""
+        """Return the gradient norm in float32; the next step clips gradients if `max_norm` > 0."""
         norm = gradient_norm(self.params) * self._multiply_factor
         if aggregate_norm_fn is not None:
             norm = aggregate_norm_fn(norm)

@@ -3,7 +3,7 @@
 With --fp16 and --bf16 the optimiser trains fp32 copies of the weights. fairseq saves only the
 model's rounded weights and resumes from them. Here the optimiser's state also contains the fp32
 weights, `fp32_params` (4 bytes per parameter in addition to fairseq's 12), and the counters that
-control fp16's loss scale. Stock fairseq ignores both keys, so it can load such a checkpoint.
+control fp16's loss scale. Stock fairseq ignores both entries, so it can load such checkpoints.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _SavedScaler:
 
 
 class ExactFP16Optimizer(_SavedScaler, FP16Optimizer):
-    """fairseq's half-precision optimiser, whose saved state here includes the fp32 weights."""
+    """fairseq's half-precision optimiser, with the fp32 weights added to its saved state."""
 
     def state_dict(self) -> dict[str, Any]:
         weights = [weight.detach() for weight in _weights_of(self)]
@@ -70,7 +70,7 @@ class ExactFP16Optimizer(_SavedScaler, FP16Optimizer):
 
 
 class ExactMemoryEfficientFP16Optimizer(_SavedScaler, MemoryEfficientFP16Optimizer):
-    """fairseq's optimiser without fp32 copies of the weights; here it saves the counters."""
+    """fairseq's optimiser without fp32 copies of weights; it also saves the scaler's counters."""
 
 
 # fairseq's trainer compares class names when it loads a checkpoint

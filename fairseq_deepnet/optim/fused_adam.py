@@ -2,8 +2,8 @@
 
 fairseq's Adam runs six operations per tensor, and a 500L-500L model has about 21,000 tensors.
 torch's kernel updates all of them in one call. fairseq divides by sqrt(v) + eps and then corrects
-the bias; torch divides by sqrt(v / c) + eps with c = 1 - beta2^step. The steps are equal if torch's
-eps is eps / sqrt(c).
+the bias; torch divides by sqrt(v / c) + eps with c = 1 - beta2^step. The steps are equal if torch
+receives eps / sqrt(c) as its eps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Kind = tuple[int, torch.device, torch.dtype, torch.dtype]
 
 
 class FusedAdam(Adam):
-    """fairseq's Adam with a few calls per step and the same state, options and errors.
+    """fairseq's Adam with only a few kernel calls per step, but the same state, options and errors.
 
     The state is float32 for weights of any dtype. Parameters without a gradient (frozen, or in a
     dropped layer) are skipped, and their step counts do not change.
@@ -42,7 +42,7 @@ class FusedAdam(Adam):
         """Perform one update.
 
         Args:
-            closure: recomputes the loss, as in torch's optimisers.
+            closure: function that recomputes the loss, as in torch's optimisers.
 
         Raises:
             RuntimeError: if a gradient is sparse, as in fairseq.
@@ -101,7 +101,7 @@ def _laid_out(x: Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _settings(group: dict[str, Any], step: int) -> dict[str, Any]:
-    """Return the arguments for which torch's kernel performs fairseq's step."""
+    """Return the arguments with which torch's kernel performs fairseq's step."""
     beta1, beta2 = group["betas"]
     return {
         "lr": float(group["lr"]),
@@ -127,8 +127,8 @@ def _in_float32(
 ) -> Iterator[Four]:
     """Yield the four lists in float32, and convert the weights back afterwards.
 
-    Weights are in half precision only with --memory-efficient-*. They are converted in chunks, to
-    save memory.
+    Weights are in half precision only with --memory-efficient-*. Tensors are converted in chunks
+    to save memory.
     """
     if params[0].dtype == grads[0].dtype == torch.float32:
         yield params, grads, means, squares

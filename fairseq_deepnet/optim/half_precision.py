@@ -1,8 +1,8 @@
-"""Copies between half-precision weights and float32 master weights in a few calls.
+"""Copying between half-precision weights and float32 master weights in a few calls.
 
 fairseq's FP16Optimizer has a single flat master tensor with --fp16, but one per weight tensor with
 --bf16 or --fp16-no-flatten-grads. In the latter case, it copies each gradient and weight and zeroes
-each gradient separately. With `fused_adam`, three calls do this here, with equal results.
+each gradient separately. With `fused_adam`, three calls are enough here, with equal results.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Pairs = list[tuple[Tensor, Tensor]]
 
 
 class ForeachMasters(ExactFP16Optimizer):
-    """FP16Optimizer that has one master per tensor and copies and zeroes all masters together."""
+    """FP16Optimizer with one master per tensor; it copies or zeroes many tensors in one call."""
 
     _needs_sync: bool
 
     def _trained(self) -> Pairs:
-        """Return the trained weights with their masters."""
+        """Return each trained weight with its master."""
         both = zip(self.fp16_params, self.fp32_params, strict=True)
         return [(p, master) for p, master in both if p.requires_grad]
 
@@ -66,7 +66,7 @@ ForeachMasters.__name__ = FP16Optimizer.__name__
 
 
 def improve(optimizer: Any) -> None:
-    """Change the class of fairseq's half-precision optimiser to ours."""
+    """Replace the class of fairseq's half-precision optimiser with this package's subclass."""
     kind = type(optimizer)
     if kind is FP16Optimizer:
         is_fused = isinstance(optimizer.fp32_optimizer, FairseqAdam)

@@ -1,4 +1,4 @@
-"""Admin: LN(w * x + G(x)), w initialised from lower branches' variances (Liu et al., 2020)."""
+"""Admin: LN(w * x + G(x)), with w initialised from lower branches' variances (Liu et al., 2020)."""
 
 import logging
 import math
@@ -77,7 +77,7 @@ class ProfilingPass:
     """Forward pre-hook that sets omega in an extra forward pass before the first training step.
 
     All processes run this pass together, on their first batch, in training mode (dropout affects
-    the variances) and without gradients. It is skipped if a checkpoint has set omega.
+    the variances) and without gradients. The pass is skipped if a checkpoint has set omega.
     """
 
     def __init__(self) -> None:
@@ -113,10 +113,10 @@ class Admin(ResidualScheme):
 
     omega is learned. Its initial value, one number per sublayer, follows the authors' code, which
     includes Var[omega_i x_{i-1}]; the paper's formula sums only branch variances. The authors
-    profile in a separate run on one device and write a file. Here each device runs its first batch
-    twice. Initial weights are Xavier-normal, as in most schemes here. The authors used their
-    fairseq version's initialisation. `--init stock` differs from it only in the feed-forward, where
-    their weights are Xavier-uniform and their biases zero.
+    profile in a separate run on one device and write omega to a file. Here, each device runs its
+    first batch twice. Initial weights are Xavier-normal, as in most schemes here. The authors used
+    the initialisation of their fairseq version. `--init stock` differs from it only in the
+    feed-forward, where the authors' weights are Xavier-uniform and their biases zero.
     """
 
     name: ClassVar[str] = "admin"
@@ -163,7 +163,7 @@ class AdminLog(ResidualScheme):
         return None
 
     def omega(self, side: Side) -> float:
-        """Return the initial residual weight on a side."""
+        """Return the initial residual weight of all sublayers on one side."""
         n = self.depths.sublayers(side)
         if self.variant == "constant":
             return math.sqrt(n)
