@@ -112,7 +112,7 @@ _DISTRIBUTIONS: Final = (
 
 
 def sha256(path: Path) -> str | None:
-    """Return a file's SHA-256, or None if there is no such file."""
+    """Return a file's SHA-256 digest, or None if there is no such file."""
     if not path.is_file():
         return None
     with path.open("rb") as stream:

@@ -177,7 +177,7 @@ class DecodingCache:
         self._follow(places[::group], rows.view(-1, group))
 
     def _follow(self, old_places: Tensor, rows: Tensor) -> None:
-        """Continue the sentences at `old_places` [B'] with hypotheses from `rows` [B', K]."""
+        """Continue the sentences at `old_places` [B'] with the hypotheses in `rows` [B', K]."""
         remaining = old_places.numel()
         here = torch.arange(remaining, device=old_places.device)
         places = old_places

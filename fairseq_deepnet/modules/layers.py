@@ -1,7 +1,7 @@
 """Encoder and decoder layers: attention and feed-forward with a scheme's residual connections.
 
 Shapes: B = batch, T = target length, S = source length, C = channels, F = feed-forward width,
-H = heads. Batch comes first. A layer's input and output have C channels per stream of the scheme.
+H = heads. The batch dimension comes first. A layer's input and output have C channels per stream.
 Parameter names are fairseq's, so checkpoints are interchangeable.
 """
 
@@ -36,7 +36,7 @@ class LayerShape:
     Args:
         embed_dim: C. ffn_dim: F. heads: H.
         source_dim: channels of the encoder's output, for cross-attention.
-        dropout, attention_dropout, activation_dropout: probabilities in training.
+        dropout, attention_dropout, activation_dropout: dropout probabilities in training.
         activation: fairseq's name for the activation function.
     """
 

@@ -1,4 +1,4 @@
-"""Execution of a stack of layers, with optional activation checkpointing and hidden states."""
+"""Running a stack of layers, optionally with activation checkpointing and hidden states."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -82,7 +82,7 @@ def run_layers(
 
     Returns:
         the top layer's output [B, T, C], wider if the scheme has several streams, and the states
-        [B, T, C], bottom first (empty unless requested).
+        [B, T, C] from bottom to top (empty unless requested).
     """
     present, width = list(layers), x.size(-1)
     each = combination is not None or keep_states

@@ -1,1 +1,1 @@
-"""Measurements during a run, through hooks that exist only during measured updates."""
+"""Measurements during a run, made by hooks that exist only during measured updates."""

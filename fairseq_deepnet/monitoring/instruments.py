@@ -104,7 +104,7 @@ class GradientNorms:
 
 
 def norms_by_parameter(parameters: Collection[Tensor]) -> dict[Tensor, Tensor]:
-    """Return the L2 norm of each existing gradient, in float32.
+    """Return the L2 norm of each parameter's gradient, if it has one, in float32.
 
     sharding.ShardedModel stores the norm of a sharded parameter's full gradient as an attribute.
     """
@@ -126,7 +126,7 @@ class Activations:
 
     Args:
         model: model whose forward passes are measured.
-        stacks: stacks of the model.
+        stacks: the model's stacks.
         placement: position of LayerNorm in the model's scheme.
         quantities: names of the quantities to measure.
     """

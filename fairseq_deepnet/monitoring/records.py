@@ -7,7 +7,7 @@ monitor.jsonl contains one JSON object per monitored update:
                 "embedding_gradient_norm": {"encoder": 0.1, "decoder": 0.2},   # side
                 "gradient_norm": {"decoder": {"layer": [0.1, ...], "self_attn": [...], ...}}}}
 
-Lists contain one value per layer, bottom first. Single values, such as those of Pre-LN's
+Lists contain one value per layer, lowest layer first. Single values, such as those of Pre-LN's
 final LayerNorm, are lists of length one. null marks a missing value, such as that of a layer that
 LayerDrop skipped. Non-finite numbers are written as "nan", "inf" and "-inf", because strict JSON
 does not support them.

@@ -57,14 +57,14 @@ class FairseqAdam(stock.FairseqAdam):
     def step(self, closure: Any = None, groups: Any = None) -> None:
         """Perform one update, with gradients multiplied by the factors of `multiply_grads`.
 
-        `scale` is not an argument, as fairseq passes it only if `supports_step_with_scale` is set.
+        `scale` is not an argument: fairseq passes it only if `supports_step_with_scale` is set.
         """
         self._optimizer.factor = self._multiply_factor
         self._multiply_factor = 1.0
         self._optimizer.step(closure)
 
     def zero_grad(self) -> None:
-        """Drop all gradients in one pass; fairseq's version needs two."""
+        """Drop all gradients in one pass; fairseq's version needs two passes."""
         self._multiply_factor = 1.0
         for p in self.params:
             p.grad = None

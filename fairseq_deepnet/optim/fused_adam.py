@@ -66,7 +66,7 @@ class FusedAdam(Adam):
         return loss
 
     def _by_kind(self, group: dict[str, Any]) -> dict[Kind, Four]:
-        """Group weights, gradients and moments by new step count, device and dtype."""
+        """Group weights, gradients and moments by updated step count, device and dtype."""
         groups: dict[Kind, Four] = defaultdict(lambda: ([], [], [], []))
         for p in group["params"]:
             if p.grad is None:
