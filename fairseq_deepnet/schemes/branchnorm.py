@@ -15,9 +15,8 @@ UPDATES = 4000  # length of the growth if the learning rate has no warm-up
 class GrowingBranchResidual(Residual):
     """LN(x + a G(x)) with the branch weight a = min(1, t / T) in update t (from 1); T is `growth`.
 
-    This weight is 1 before training. It is a buffer, so resumed runs and translation use the
-    checkpoint's value. In fine-tuning, t starts at 1 again, but the branch weight never falls below
-    the loaded value.
+    Before training, a is 1. This weight is a buffer, so resumed runs and translation use its saved
+    value. In fine-tuning, t starts at 1 again, but the weight never falls below the loaded value.
     """
 
     def __init__(self) -> None:

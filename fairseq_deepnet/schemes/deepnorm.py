@@ -7,7 +7,7 @@ from .base import VALUE_PATH, NormPlacement, Place, ResidualScheme, Role, Side, 
 
 
 class Gains(NamedTuple):
-    """DeepNorm's factors on one side: alpha for the residual, beta for initial weights."""
+    """DeepNorm's factors for one side: alpha for the residual, beta for initial weights."""
 
     alpha: float
     beta: float

@@ -10,9 +10,7 @@ from .residual import Combination, LayerNorm
 
 
 class LinearCombination(Combination):
-    """x_{l+1} = sum_{k <= l} W[l, k] LN_k(y_k) for layer outputs y_k.
-
-    y_0 is the embedding, to which no LayerNorm is applied.
+    """x_{l+1} = sum_{k <= l} W[l, k] LN_k(y_k) for layer outputs y_k; LN_0(y_0) is the embedding.
 
     Args:
         layers: number of layers in the stack.
@@ -45,9 +43,8 @@ class DLCL(ResidualScheme):
     """Pre-LN in which each layer reads a learned sum of all lower layers' normalised outputs.
 
     This is the pre-norm form, as in the DeepNet paper's comparison, with the authors' defaults: one
-    weight per pair of layers, initialised so that each layer reads an average; no softmax; no
-    window; and separate weights in the encoder and the decoder. A last combination and the final
-    LayerNorm follow the top layer.
+    weight per pair of layers, initialised for averaging, no softmax, no window, and separate
+    weights per stack. A last combination and the final LayerNorm follow the top layer.
     """
 
     name: ClassVar[str] = "dlcl"

@@ -145,7 +145,7 @@ class ShardedModel(nn.Module):
 
     @torch.no_grad()
     def all_reduce_grads(self) -> None:
-        """Set the optimiser's gradients, which backward has already reduced."""
+        """Set the optimiser's gradients, which the backward pass has already reduced."""
         for name, p in self.parameters_split.items():
             self.own[name].grad = None if p.grad is None else p.grad.to_local()  # type: ignore[attr-defined]
             p.grad = None

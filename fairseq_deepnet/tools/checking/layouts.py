@@ -81,8 +81,7 @@ def find_layers(model: nn.Module, layout: Layout | None = None) -> list[Stack]:
     """Return a model's stacks, encoder first.
 
     Raises:
-        ValueError: if no layers match `layout` (by default, any of LAYOUTS), or if a side has
-            several stacks.
+        ValueError: if no layers match `layout` (default: LAYOUTS), or if a side has several stacks.
     """
     lists = {n: m for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m)}
     for each in LAYOUTS.values() if layout is None else [layout]:

@@ -155,7 +155,7 @@ def initial_std(
 
 
 class Member(NamedTuple):
-    """A parameter with its expected standard deviation and, unless it is a bias, Xavier's."""
+    """Parameter with its expected standard deviation and, if it is a weight, Xavier's value."""
 
     kind: str
     tensor: Tensor
