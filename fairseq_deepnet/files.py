@@ -41,7 +41,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the file's name to file-system errors that lack a name, such as a full disk."""
+    """Add `path` to any OSError that lacks a file name, as it does when the disk is full."""
     try:
         yield
     except OSError as error:
@@ -52,7 +52,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Yield a temporary path; the file that is written there then replaces `path` atomically."""
+    """Yield a temporary path; unless an error occurs, the file there replaces `path` atomically."""
     part = path.with_name(path.name + ".part")
     try:
         with naming(path):
@@ -76,7 +76,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def put_folder_in_place(part: Path, folder: Path) -> None:
-    """Rename a complete folder to its final name, and remove the folder that had this name."""
+    """Rename a complete folder to its final name, and remove any previous folder of this name."""
     old = folder.with_name(f".{folder.name}.replaced")
     remove(old)
     if folder.exists():
@@ -119,7 +119,7 @@ def put_in_place(part: Path, path: Path) -> None:
 def try_lock(file: IO[Any] | int) -> bool:
     """Lock an open file or folder; return False if another process holds the lock.
 
-    The lock ends with the process.
+    The lock is released when the file is closed or the process ends.
 
     Raises:
         OSError: if the file system does not support locks.

@@ -1,6 +1,6 @@
 """Safe evaluation of the options that fairseq passes to `eval`.
 
-An option such as "[(512, 3)] * 20" may come from a stranger's checkpoint or config. This module
+An option such as "[(512, 3)] * 20" may come from an untrusted checkpoint or config. This module
 accepts only constants; lists, tuples, sets and dictionaries of constants; lists joined with + or
 repeated with *; and arithmetic on numbers. `compat.py` replaces `eval` in fairseq with `evaluate`.
 """
@@ -54,10 +54,10 @@ _OPERATORS: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
 
 
 def evaluate(text: str, name: str | None = None) -> Any:
-    """Return a literal's value without running code.
+    """Return a literal's value without running code; error messages include `name`.
 
     Raises:
-        ConfigurationError: if the text is not a literal or is too large; the message has `name`.
+        ConfigurationError: if the text is not a literal or is too large.
     """
     try:
         if len(text) > MAX_LENGTH:
@@ -75,7 +75,7 @@ def evaluate(text: str, name: str | None = None) -> Any:
 
 
 def check_name(name: str, source: str) -> None:
-    """Raise ConfigurationError if no file may set this option or if its name is not one word.
+    """Raise ConfigurationError if files must not set this option or if its name is not one word.
 
     fairseq would split a name such as "user-dir=FOLDER" into an option and its value.
     """
@@ -140,7 +140,7 @@ def check_options(options: object, source: str) -> None:
 
 
 def check_state(state: Mapping[str, Any], path: object) -> None:
-    """Check the options in a checkpoint from `path`; see `check_options`."""
+    """Check the options stored in the checkpoint at `path`; see `check_options`."""
     for part in ("cfg", "args"):
         check_options(state.get(part), str(path))
 

@@ -1,7 +1,7 @@
-"""Tables of results: our numbers beside those of the paper's tables, and tables of other sweeps.
+"""Tables of our results, with the paper's numbers beside ours where available.
 
-By default, the rows of a sweep's table are its first factor and the columns its second. `TABLES`
-has functions for sweeps that need other tables. Each entry is a mean over seeds.
+By default, the rows of a table correspond to the sweep's first factor and the columns to its second
+factor. `TABLES` contains functions that build different tables. Each entry is a mean over seeds.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ MEASURES: Final = {
 
 @dataclass
 class Table:
-    """A table of a sweep, as text and as entries.
+    """A table of a sweep, both as text (`grid`) and as numbers (`entries`).
 
     Args:
         grid: the cells of the table as text
-        entries: one line per row and column, with table, row, column, measure, ours (mean),
+        entries: one line per cell, with the columns table, row, column, measure, ours (mean),
             deviation (sample standard deviation), seeds (number of successful runs), paper, delta,
             status (done, or the worst status of all seeds) and runs
         row, column: names of the axes, such as scheme and depth
         names: row -> name in the paper; empty for our own tables
-        laws: line -> law of depth fitted to our means
+        laws: line, such as a scheme -> law L(d) = A log(d) + B fitted to our means at depths d
     """
 
     title: str
@@ -65,7 +65,7 @@ class Table:
         return str(self.entries["table"].iloc[0])
 
     def by_depth(self) -> dict[Key, pd.DataFrame]:
-        """Return each line's entries by depth, or an empty dict if neither axis is depth."""
+        """Return the entries of each line, such as a scheme, by depth; {} if no axis is depth."""
         if "depth" not in (self.row, self.column):
             return {}
         depth, line = ("row", "column") if self.row == "depth" else ("column", "row")
@@ -91,7 +91,7 @@ def finite_values(runs: pd.DataFrame, measure: str) -> pd.Series:
 
 
 def _entry(runs: pd.DataFrame, measure: str, published: float | str | None) -> dict[str, Any]:
-    """Return the entry of these runs, including the mean over the successful ones."""
+    """Return the table entry for `runs`, including the mean over the successful runs."""
     values = finite_values(runs, measure)
     ours, deviation = values.mean(), values.std()
     order = (*BAD, Status.UNFINISHED, Status.DONE)
@@ -123,13 +123,13 @@ def build(
     is_published: bool = False,
     has_law: bool = False,
 ) -> list[Table]:
-    """Return a list with the table of these runs, or an empty list if no run belongs in it.
+    """Return a list with one table of `runs`, or an empty list if no run has a row and a column.
 
     Args:
         measure: measure of all entries; empty if the columns are measures
         title: text to insert between the sweep's title and the measure
         is_published: if True, show the numbers of the paper's table with the same name
-        has_law: if True, fit the law of depth to each line
+        has_law: if True, fit a law of depth to each line (see `Table`)
     """
     runs = runs.reindex(columns=runs.columns.union([row, column])).dropna(subset=[row, column])
     if runs.empty:
@@ -169,7 +169,7 @@ def build(
 
 
 def _describe_laws(table: Table) -> list[str]:
-    """Return notes on the laws of depth fitted to our lines and to the paper's."""
+    """Return notes on the laws of depth fitted to our results and to the paper's."""
     notes = ["L(d) = A log(d) + B, natural logarithm, least squares over the depths above"]
     notes += [f"ours, {line}: {law}" for line, law in table.laws.items()]
     for name, (line, unit) in _PAPERS_LAWS.items():
@@ -190,7 +190,7 @@ def _describe_scores(runs: pd.DataFrame) -> list[str]:
 
 
 def describe_settings(runs: pd.DataFrame) -> str:
-    """Return the settings of runs as text, with all values that occur."""
+    """Return text that lists, for each setting, all values that occur in `runs`."""
     texts = []
     for name in ("shape", "max-update", "tokens", "lr", "warmup-updates", "data", "seed"):
         if values := sorted({paper.key(value) for value in runs[name].dropna()}):
@@ -215,7 +215,7 @@ def _by_scheme_and_depth(table: str, runs: pd.DataFrame) -> list[Table]:
 
 
 def _fig7(runs: pd.DataFrame) -> list[Table]:
-    """Build tables of validation losses; further columns show the last losses of shorter runs."""
+    """Build tables of validation losses at the paper's updates and at each run's last update."""
     runs, tables = runs.fillna({"valid_losses": ""}), []
     for panel in ("lr", "batch", "width"):
         rows = []
@@ -251,7 +251,7 @@ def _depth(runs: pd.DataFrame) -> list[Table]:
 
 
 def choose_best(runs: pd.DataFrame) -> pd.DataFrame:
-    """For each scheme and depth, return the runs with the options of the lowest validation loss."""
+    """For each scheme and depth, return the runs whose options gave the lowest validation loss."""
     chosen = [
         min((group for _, group in place.groupby(_CHOSEN, dropna=False, sort=False)), key=_loss)
         for _, place in runs.groupby(["scheme", "depth"], sort=False)
@@ -260,7 +260,7 @@ def choose_best(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _loss(runs: pd.DataFrame) -> float:
-    """Return the last validation loss, averaged over seeds, or infinity if a run diverged."""
+    """Return the mean of the last validation losses, or infinity if any run diverged."""
     losses = finite_values(runs, "valid_loss")
     is_sound = len(losses) and not (runs["status"] == Status.DIVERGED).any()
     return float(losses.mean()) if is_sound else math.inf
@@ -275,7 +275,8 @@ def in_panels(runs: pd.DataFrame, *names: str) -> pd.DataFrame:
 def by_factors(runs: pd.DataFrame, merge: bool = True) -> list[Table]:
     """Build a table for each combination of values of all factors except the first two.
 
-    The rows are the first factor, and the columns the second, or measures if there is no second.
+    Rows correspond to the first factor, and columns to the second, or to measures if there is only
+    one factor.
 
     Args:
         merge: if True, panels with the same factors share their tables
@@ -313,6 +314,6 @@ TABLES: Final[dict[str, Callable[[pd.DataFrame], list[Table]]]] = {
 
 
 def tables_of(sweep: str, runs: pd.DataFrame) -> list[Table]:
-    """Return a sweep's first table, and the other tables that contain our numbers."""
+    """Return a sweep's first table, and each of its other tables that contains our results."""
     tables = TABLES.get(sweep, by_factors)(runs)
     return [t for n, t in enumerate(tables) if n == 0 or t.entries["ours"].notna().any()]

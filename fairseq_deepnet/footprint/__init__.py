@@ -58,14 +58,14 @@ class Model:
     """Shape of an encoder-decoder.
 
     Args:
-        vocabulary: number of entries in the source and the target dictionary
-        share_all: True if one table serves source, target and the vocabulary projection
-        share_output: True if the target table is the vocabulary projection
-        output_dim: input channels of the vocabulary projection
+        vocabulary: numbers of entries in the source dictionary and in the target dictionary
+        share_all: True if source, target and the vocabulary projection share one embedding table
+        share_output: True if the vocabulary projection shares the target embedding table
+        output_dim: number of input channels of the vocabulary projection
         positions: number of rows in each side's position table
         learned_positions: True for a side whose position table is a parameter
         decoder_final_norm: True if a Pre-LN decoder ends in a LayerNorm
-        checkpointing: activation checkpointing of each stack
+        checkpointing: activation-checkpointing settings of each stack
         streams_in_fp32: True if the residual stream is in fp32 (--residual-dtype)
     """
 
@@ -89,11 +89,11 @@ class Model:
         return self.scheme.depths
 
     def recomputed(self, side: Side) -> int:
-        """Return the number of a side's layers that backward recomputes."""
+        """Return the number of layers of a side that are recomputed in the backward pass."""
         return self.depths.of(side) if self.checkpointing[side].every else 0
 
     def has_final_norm(self, side: Side) -> bool:
-        """Return True if a LayerNorm follows the stack."""
+        """Return True if a final LayerNorm follows the stack of this side."""
         expected = side is Side.ENCODER or self.decoder_final_norm
         return self.scheme.norm is NormPlacement.PRE and expected
 
@@ -108,15 +108,15 @@ class Training:
     """Training settings that affect memory.
 
     Args:
-        max_tokens: tokens per micro-batch and device on the longer side, including padding
+        max_tokens: tokens, including padding, per micro-batch and device on the longer side
         update_freq: maximum number of micro-batches per update and device
         memory_efficient: True if there is no fp32 copy of the weights (--memory-efficient-*)
-        flat: True if the fp32 copy is one tensor (--fp16 without --fp16-no-flatten-grads)
+        flat: True if the fp32 weights are one tensor (--fp16 without --fp16-no-flatten-grads)
         first_moment: True if adafactor (--beta1) or sgd (--momentum) stores a first moment
         bucket_view: True with --gradient-as-bucket-view
         gpus: total number of GPUs; 0 means one process on a CPU
-        unit_bytes: size of the layer groups that a sharded model gathers (--bucket-cap-mb)
-        reshard: True if these groups are resharded between forward and backward
+        unit_bytes: size of each group of layers that a sharded model gathers (--bucket-cap-mb)
+        reshard: True if these groups of layers are resharded between forward and backward
         offload: True if the shards are in host memory (--cpu-offload)
     """
 
@@ -152,14 +152,14 @@ class Training:
 
     @property
     def gradient(self) -> float:
-        """Gradient bytes per parameter and device, after backward through the parameter's layer."""
+        """Bytes of a parameter's gradient on each device, after backward through its layer."""
         if not self.sharded:
             return self.element
         return 0 if self.offload else FP32 / self.devices
 
     @property
     def tokens(self) -> int:
-        """Tokens per update on all devices, on the longer side."""
+        """Tokens per update over all devices, counted on the longer side."""
         return self.max_tokens * self.update_freq * self.devices
 
 
@@ -168,10 +168,10 @@ class Parameters:
     """Parameter counts.
 
     Args:
-        embeddings: word tables, learned positions and their LayerNorms; a shared table counts once
-        projection: vocabulary projection; 0 if it shares the target table
+        embeddings: word embeddings, learned positions and LayerNorms; a shared table counts once
+        projection: vocabulary projection; 0 if it shares the target embedding table
         layer: one layer of each side, without the parameters that its scheme adds
-        encoder, decoder: each stack, with the scheme's parameters and final LayerNorms
+        encoder, decoder: the whole stack, including the scheme's parameters and final LayerNorm
         largest: size of the largest tensor
         tensors: number of tensors
     """
@@ -211,7 +211,7 @@ def count(model: Model) -> Parameters:
 
 
 def build_layer(model: Model, side: Side) -> TransformerLayer:
-    """Build a side's first layer on the meta device; the side's other layers have equal sizes."""
+    """Build a side's first layer on the meta device; its other layers have the same sizes."""
     return _build(model.layers[side], model.scheme, side)
 
 
@@ -237,7 +237,7 @@ def _sizes(module: nn.Module | None) -> list[int]:
 
 
 def _stack_sizes(model: Model, side: Side) -> list[int]:
-    """Return the sizes of a stack's parameter tensors, including modules after its layers."""
+    """Return the sizes of all parameter tensors in a stack and in the modules after its layers."""
     depth, width = model.depths.of(side), model.layers[side].embed_dim
     sizes = _sizes(build_layer(model, side)) * depth
     sizes += [width, width] * model.has_final_norm(side)

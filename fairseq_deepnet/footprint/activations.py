@@ -1,8 +1,8 @@
 """Activations that the forward pass of a micro-batch stores for backward.
 
-The formulas count once each tensor that autograd saves for the code in modules/.
+The formulas count each tensor that autograd saves for the code in modules/ exactly once.
 
-n = tokens per micro-batch on one side, m = n on the encoder side, C = channels, F = feed-forward
+n = tokens per micro-batch on one side, m = n of the encoder side, C = channels, F = feed-forward
 width, H = heads, L = tokens per sentence, e = bytes per activation.
 """
 
@@ -28,7 +28,7 @@ class MicroBatch:
     Args:
         sentences: number of sentences
         source, target: tokens per sentence on each side, including padding
-        element: e, bytes per activation
+        element: e, the number of bytes per activation
         on_gpu: True on a GPU, where dropout's mask has one byte per element (e bytes on the CPU)
         stream: bytes per element of the residual stream (--residual-dtype)
     """
@@ -49,7 +49,7 @@ class MicroBatch:
         return self.source if side is Side.ENCODER else self.target
 
     def dropout_mask(self, elements: int, probability: float) -> int:
-        """Return the bytes that dropout of `elements` activations stores."""
+        """Return the number of bytes that dropout stores for `elements` activations."""
         if not probability:
             return 0
         return elements * (1 if self.on_gpu else self.element)
@@ -57,13 +57,13 @@ class MicroBatch:
     def is_fused(self, attention_dropout: float) -> bool:
         """Return True if scaled_dot_product_attention uses a kernel that stores no L x L weights.
 
-        The CPU kernel does not support dropout, with which torch uses the unfused "math" code.
+        The CPU kernel does not support dropout, so torch then uses the unfused "math" code.
         """
         return self.on_gpu or not attention_dropout
 
 
 def micro_batch(model: Model, training: Training, length: int) -> MicroBatch:
-    """Return a full micro-batch of equally long sentences, with --max-tokens on both sides."""
+    """Return a full micro-batch of equally long sentences, with --max-tokens tokens per side."""
     length = min(length, training.max_tokens)
     stream = FP32 if model.streams_in_fp32 else training.element
     sentences, on_gpu = max(1, training.max_tokens // length), training.gpus > 0
@@ -74,7 +74,7 @@ def auto_segment(side: Side, scheme: ResidualScheme, shape: LayerShape, layers: 
     """Return the segment length that `--checkpoint-activations-every auto` selects for a stack.
 
     With fused attention, relu and LayerNorm, an encoder layer stores 8 + F / C times as many
-    elements as its input has. A second attention adds 6 to this factor, and dropout 1 per branch.
+    elements as its input has. Cross-attention adds 6 to this factor, and dropout adds 1 per branch.
     """
     if scheme.combines:
         return 1
@@ -86,11 +86,11 @@ def auto_segment(side: Side, scheme: ResidualScheme, shape: LayerShape, layers: 
 def attention(batch: MicroBatch, shape: LayerShape, side: Side, cross: bool) -> int:
     """Return the bytes that the attention branch stores in addition to its input.
 
-    Queries, keys, values and the output are 2 n C + 2 k C elements for k keys. A fused kernel adds
-    one fp32 logarithm per query and head, and one number per source position for the mask. The math
-    implementation adds the softmax weights, n H L elements. Dropout adds a mask and its result.
+    Queries, keys, values and the output have 2 n C + 2 k C elements for k keys. A fused kernel adds
+    one fp32 log-sum-exp per query and head, and one mask element per source position. The math
+    implementation adds the softmax weights (n H L elements) and dropout's mask and output.
 
-    The CPU computes attention in fp32 at every precision, so out_proj's input is a rounded copy.
+    In half precision, CPUs compute attention in fp32; out_proj stores a rounded copy of the result.
     """
     n, c = batch.tokens(side), shape.embed_dim
     element = batch.element if batch.on_gpu else FP32
@@ -114,9 +114,9 @@ def attention(batch: MicroBatch, shape: LayerShape, side: Side, cross: bool) -> 
 def feed_forward(batch: MicroBatch, shape: LayerShape, side: Side) -> int:
     """Return the bytes that the feed-forward branch stores in addition to its input.
 
-    relu stores its result, which is fc2's input: n F elements. Other activation functions also
-    store their input, in fp32 as fairseq computes them. Dropout adds a mask and, after relu, its
-    result.
+    relu stores its output, which is fc2's input: n F elements. Other activation functions also
+    store their input in fp32, because fairseq computes them in fp32. Dropout adds its mask and,
+    after relu, its output.
     """
     hidden = batch.tokens(side) * shape.ffn_dim
     total = hidden * batch.element
@@ -130,8 +130,8 @@ def feed_forward(batch: MicroBatch, shape: LayerShape, side: Side) -> int:
 def joint(batch: MicroBatch, model: Model, side: Side) -> int:
     """Return the bytes stored by one branch's dropout, LayerNorm and residual connection.
 
-    The branch's linear maps store its input (n C). LayerNorm stores its own input (n C) and an fp32
-    mean and deviation per token, in both Post-LN and Pre-LN.
+    The linear maps of a branch store the branch's input (n C). In both Post-LN and Pre-LN,
+    LayerNorm stores its own input (n C) and, for each token, an fp32 mean and standard deviation.
     """
     shape, n = model.layers[side], batch.tokens(side)
     elements = n * shape.embed_dim
@@ -186,7 +186,7 @@ def layer(batch: MicroBatch, model: Model, side: Side) -> int:
 
 
 def segment(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Return the bytes of a segment's random states, and of its input if it is not offloaded."""
+    """Return the bytes of a segment's random states, and of its input unless it is offloaded."""
     if model.checkpointing[side].offload and batch.on_gpu:
         return RNG_STATE
     width = model.layers[side].embed_dim * model.scheme.streams
@@ -204,8 +204,8 @@ def joining(batch: MicroBatch, model: Model, side: Side) -> int:
 def outside(batch: MicroBatch, model: Model) -> int:
     """Return the bytes stored outside the layers.
 
-    They include the int64 tokens, dropout's mask for each side's embeddings, the encoder's
-    embeddings and output, the decoder's output, and the inputs of LayerNorms.
+    The int64 tokens, the dropout mask of each side's embeddings, the encoder's embeddings and
+    output, the decoder's output, and the inputs of LayerNorms are included.
     """
     total = 0
     for side in Side:

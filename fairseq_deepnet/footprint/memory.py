@@ -36,18 +36,18 @@ HOST_OBJECTS: Final = 8 * 2**10
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes on one device.
+    """Memory of a training update on one device, in bytes.
 
     Args:
         weights: the weights and position tables
         masters: fp32 copies of weights and gradients in fairseq's FP16Optimizer
-        communication: buffers of data parallelism
-        gathered: full tensors of a sharded model during computation
-        host: modules and other objects on the CPU
+        communication: buffers for data-parallel communication
+        gathered: unsharded parameters and gradients of a sharded model during computation
+        host: modules and other Python objects, if the device is the CPU
         gradients: all gradients at the end of backward
         activations: bytes stored for backward at the end of the forward pass
         loss: maximum size of the loss's temporary tensors
-        moments: bytes in use at each moment that may be the peak, by name
+        moments: name of each moment at which memory may peak -> bytes in use
     """
 
     weights: int
@@ -77,7 +77,7 @@ class Memory:
 
 
 def follow(model: Model, training: Training, parameters: Parameters, batch: MicroBatch) -> Memory:
-    """Return the memory used in one update, by part and by moment."""
+    """Return the memory that one update uses, broken down by part and by moment."""
     element = training.element
     gradients = math.ceil(parameters.total * training.gradient)
     weights, state, gathered = parameters.total * element, optimiser_state(training, parameters), 0
@@ -108,7 +108,7 @@ def follow(model: Model, training: Training, parameters: Parameters, batch: Micr
 
 
 def optimiser_state(training: Training, parameters: Parameters) -> int:
-    """Return the bytes of the optimiser's state, which is always in fp32 except with sgd.
+    """Return the bytes of the optimiser's state, which is in fp32 except with sgd.
 
     adafactor's factored second moment is small in wide models and is not counted.
     """
@@ -144,9 +144,9 @@ def _communication(training: Training, parameters: Parameters) -> int:
 def _optimiser_temporary(training: Training, parameters: Parameters) -> int:
     """Return the temporary bytes of an optimiser step, which processes one tensor at a time.
 
-    They depend on the largest tensor, which is the whole model if the fp32 copy is flat (--fp16).
-    adam needs a denominator and adafactor two copies of the update. --memory-efficient-* adds fp32
-    copies of gradient and weight (with fused_adam, those of a chunk of tensors).
+    The largest tensor, which is the whole model if the fp32 copy is flat (--fp16), determines the
+    number. adam needs a denominator, adafactor two copies of the update, and --memory-efficient-*
+    fp32 copies of the gradient and the weight (with fused_adam, those of a chunk of tensors).
     """
     if training.optimizer == "fused_adam":
         bucket = min(parameters.total, BUCKET + parameters.largest)
@@ -163,7 +163,7 @@ def unit_length(layer_bytes: int, segment: int, unit_bytes: int) -> int:
     """Return the number of layers that a sharded model gathers together.
 
     It is the largest number of layers that fit into `unit_bytes`, but at least 1. With activation
-    checkpointing, it is rounded down to whole segments, but to at least one segment.
+    checkpointing, the number is rounded down to whole segments, but is at least one segment.
     """
     length = max(1, unit_bytes // max(layer_bytes, 1))
     if segment > 1:
@@ -174,9 +174,9 @@ def unit_length(layer_bytes: int, segment: int, unit_bytes: int) -> int:
 def _gathered(model: Model, training: Training, parameters: Parameters) -> int:
     """Return the maximum number of bytes of gathered parameters and full gradients.
 
-    The root unit (embeddings and vocabulary projection) stays gathered. The active unit and the
-    next one are gathered into buffers, beside the active unit's gradient and the previous unit's
-    fp32 gradient during its reduction. Without resharding, all layers stay gathered.
+    The root unit (embeddings and vocabulary projection) stays gathered. Buffers hold the active
+    unit, the next unit, the gradient of the active unit, and the fp32 gradient of the previous unit
+    while it is being reduced. Without resharding, all layers stay gathered.
     """
     element, unit = training.element, 0
     for side in Side:
@@ -197,7 +197,7 @@ class Walk:
     """Memory use during the forward and backward pass of one micro-batch.
 
     Attributes:
-        full, segment, stacks: bytes stored by a plain layer, a checkpointed segment, and a stack
+        full, segment, stacks: bytes stored by an uncheckpointed layer, a segment, and a stack
         stored: bytes stored for backward at the end of the forward pass
         carried: bytes of the gradients from earlier micro-batches
         loss: maximum size of the loss's temporary tensors
@@ -229,7 +229,7 @@ class Walk:
             self.loss = self._chunked_loss()
 
     def _chunked_loss(self) -> int:
-        """Return the bytes of a chunk's logits and probabilities, and of rounded copies.
+        """Return the bytes of a chunk's logits and probabilities, and of any half-precision copy.
 
         Also included are the fp32 gradients of the features and the vocabulary projection, and a
         copy of the features without padding.
@@ -247,7 +247,7 @@ class Walk:
         return rows * words * (2 * FP32 + rounded) + weight + tokens * width * (FP32 + self.element)
 
     def moments(self) -> dict[str, int]:
-        """Return the bytes in use at each moment that may be the peak, by name."""
+        """Return the bytes in use at each moment at which memory may peak, by the moment's name."""
         model, tokens = self.model, self.batch.tokens(Side.DECODER)
         weight = model.output_dim * model.vocabulary[1] * self.element
         # backward through the vocabulary projection allocates the gradients of the weight and the
@@ -269,8 +269,8 @@ class Walk:
         """Return the maximum number of bytes in use during backward through one stack.
 
         Activations are freed and gradients allocated at a constant rate per layer, so the maximum
-        is at the first or the last of equal layers or segments. The gradient of the vocabulary
-        projection already exists.
+        is reached at the first or the last of several identical layers or segments. The gradient of
+        the vocabulary projection is included, because it already exists.
         """
         model = self.model
         alive = self.stored + projection
@@ -301,8 +301,9 @@ class Walk:
     def _embeddings(self) -> int:
         """Return the bytes in use during the computation of the embeddings' gradients.
 
-        Each gradient is as large as its table. A tied table's gradient already contains the
-        projection's part; the target's part is added out of place, and the source's part in place.
+        Each gradient is as large as its table. The gradient of a tied table already contains the
+        contribution of the vocabulary projection. The target embedding's contribution is added out
+        of place, and the source embedding's in place.
         """
         model = self.model
         source, target = (
@@ -320,11 +321,12 @@ class Walk:
     def _working(self, side: Side) -> int:
         """Return the maximum number of temporary bytes during one layer's backward pass.
 
-        The maximum is at the activation function, with the hidden units' gradient before and after
-        it (2 n F), or in self-attention after the feed-forward branch has been freed. There, the
-        gradients of queries, keys and values exist and, if attention weights are stored, 2 n H L
-        elements. The decoder adds the gradient of the encoder's output (m C). The gradient of the
-        largest weight (C F) and the additional bytes of an fp32 stream's gradient are included.
+        The maximum is reached at the activation function, where the gradients of its input and its
+        output exist (2 n F), or in self-attention, after the feed-forward branch has been freed.
+        Self-attention needs the gradients of queries, keys and values and, if attention weights are
+        stored, 2 n H L more elements. The gradients of the largest weight (C F) and of the
+        encoder's output (m C, in the decoder), and the additional bytes of an fp32 stream's
+        gradient are included.
         """
         model, batch = self.model, self.batch
         shape, n = model.layers[side], batch.tokens(side)

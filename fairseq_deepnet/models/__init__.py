@@ -1,7 +1,7 @@
 """Models and their named architectures. Importing this package registers them with fairseq.
 
-fairseq imports this package from the user-dir. All other modules rely on `compat`, which is applied
-first.
+fairseq imports this package when it loads --user-dir. All other modules rely on the repairs of
+`compat`, which are applied first.
 """
 
 from .. import compat

@@ -79,8 +79,8 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
     ) -> tuple[Tensor, dict[str, list[Any]]]:
         """Return logits [B, T, V], or features [B, T, C], for prev_output_tokens [B, T].
 
-        With `incremental_state`, return only the newest position, [B, 1, V]. `options` are those of
-        `extract_features`.
+        With `incremental_state`, return those of the newest position only, [B, 1, V] or [B, 1, C].
+        `options` are passed to `extract_features`.
         """
         x, extra = self.extract_features(
             prev_output_tokens, encoder_out, incremental_state, **options
@@ -104,10 +104,10 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
             full_context_alignment: let every target position attend to all positions.
             alignment_layer: layer whose cross-attention is returned in "attn" (default: the top
                 layer if `need_attn` is set).
-            alignment_heads: number of heads to average (default: all).
-            return_all_hiddens: return the states [T, B, C] in "inner_states", embedding first, if
-                not decoding incrementally.
-            self_mask: result of `self.self_mask` for these tokens, if already computed.
+            alignment_heads: number of heads whose attention is averaged (default: all).
+            return_all_hiddens: return the states [T, B, C] in "inner_states", starting with the
+                embeddings; ignored in incremental decoding.
+            self_mask: result of `self.self_mask(prev_output_tokens)`, if already computed.
         """
         if (encoder_out is not None) != self.has_encoder_attn:
             needs = "needs the encoder's output" if self.has_encoder_attn else "has no encoder"
@@ -187,14 +187,14 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
     def self_mask(self, tokens: Tensor, full_context: bool = False) -> TargetMask:
         """Return the self-attention mask for tokens [B, T].
 
-        This function synchronises with a GPU, so call it before the encoder runs.
+        This method waits for all work queued on a GPU, so call it before the encoder.
         """
         return target_mask(tokens.eq(self.padding_idx), full_context)
 
     def decoding_of(
         self, incremental_state: dict[str, Any], rows: int, encoder_out: EncoderOut | None
     ) -> Decoding:
-        """Return the `Decoding` in a generator's state, creating it in the first step.
+        """Return the `Decoding` stored in a generator's state, creating it in the first step.
 
         Args:
             rows: R, the number of hypotheses in the first step.
@@ -213,7 +213,7 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
         return decoding
 
     def embed(self, tokens: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
-        """Return embeddings [B, T, C] of tokens [B, T], or [B, 1, C] in incremental decoding."""
+        """Embed tokens [B, T] as [B, T, C]; in incremental decoding, only the newest, [B, 1, C]."""
         positions = None
         if self.embed_positions is not None:
             positions = self.embed_positions(tokens, incremental_state=incremental_state)
@@ -254,7 +254,7 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
 
 
 def source_and_mask(encoder_out: EncoderOut) -> tuple[Tensor, Tensor | None]:
-    """Return the encoder's output [R, S, C] and additive mask [R, 1, 1, S] (None = no padding)."""
+    """Return the encoder's output [R, S, C] and additive mask [R, 1, 1, S] (None if unpadded)."""
     source, mask = encoder_out["encoder_out"][0].transpose(0, 1), None
     if encoder_out["encoder_padding_mask"]:
         mask = additive(key_mask(encoder_out["encoder_padding_mask"][0]), source.dtype)

@@ -1,6 +1,6 @@
 """`--arch deepnet_masked_lm`, the encoder-only model for fairseq's masked_lm task.
 
-Each architecture derives from a parent and sets only its differences.
+Shapes are written as embedding width/feed-forward width/number of heads; 12L means 12 layers.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -59,7 +59,7 @@ class DeepNetMaskedLM(RobertaModel):
     this model can load checkpoints of `--arch roberta`.
 
     As in RoBERTa, initial weights outside the layers have standard deviation 0.02, and biases are
-    zero. `--init stock` extends this to the layers; otherwise the scheme initialises them.
+    zero. With `--init stock`, this applies to layers too; otherwise the scheme initialises them.
 
     Args:
         args: model arguments, saved in every checkpoint.

@@ -1,7 +1,7 @@
-"""`--arch deepnet_transformer`, the encoder-decoder and its named architectures.
+"""`--arch deepnet_transformer`, the encoder-decoder model, and its named architectures.
 
-Each architecture derives from a parent and sets only its differences. "Paper" is arXiv 2203.00555.
-Shapes are embedding width/feed-forward width/heads.
+"The paper" is arXiv 2203.00555. Shapes are written as embedding width/feed-forward width/number of
+heads; 6L-6L means 6 encoder layers and 6 decoder layers.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -77,7 +77,7 @@ class DeepNetTransformerModel(HonoursBf16, TransformerModel):
         """Return logits [B, T, V] for prev_output_tokens [B, T] and src_tokens [B, S].
 
         Hidden states are returned only on request. fairseq returns them by default, which takes
-        most of a validation step's memory in a 1,000-layer stack. `options` are those of
+        most of a validation step's memory in a 1,000-layer stack. `options` are passed to
         `DeepNetDecoder.forward`.
         """
         mask = self.decoder.self_mask(prev_output_tokens)
@@ -120,7 +120,7 @@ def deepnet_transformer_tiny(args: Namespace) -> None:
 
 @register_model_architecture("deepnet_transformer", "deepnet_transformer_iwslt_de_en")
 def deepnet_transformer_iwslt_de_en(args: Namespace) -> None:
-    """Base shape with dropout 0.4 (paper, Table 4); transformer_iwslt_de_en is narrower."""
+    """Base shape with dropout 0.4 (paper, Table 4); fairseq's arch of this name is narrower."""
     default(args, dropout=0.4)
     deepnet_transformer(args)
 

@@ -1,6 +1,6 @@
 """`--arch deepnet_transformer_lm`, the decoder-only model for fairseq's language_modeling task.
 
-Each architecture derives from a parent and sets only its differences.
+Shapes are written as embedding width/feed-forward width/number of heads; 6L means 6 layers.
 """
 
 import dataclasses

@@ -31,7 +31,7 @@ EncoderOut = dict[str, list[Any]]
 
 
 class SchemeStack:
-    """Mixin of our encoder and decoder with the parts of a scheme that are outside the layers."""
+    """Mixin for our encoder and decoder that holds the parts of a scheme outside the layers."""
 
     side: ClassVar[Side]
     scheme: ResidualScheme
@@ -44,7 +44,7 @@ class SchemeStack:
 
         Args:
             cfg: fairseq's TransformerConfig, with our options as additional attributes.
-            has_final_norm: build the final LayerNorm of Pre-LN.
+            has_final_norm: build a final LayerNorm if the scheme is Pre-LN.
         """
         shape = layer_shape(cfg, self.side)
         self.dropout_module = Dropout(cfg.dropout, module_name=f"Transformer{self.side.title()}")
@@ -70,7 +70,7 @@ class SchemeStack:
         return x.to(dtype)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Log learned values; fairseq calls this with the number of finished updates."""
+        """Log the scheme's learned values; fairseq passes the number of completed updates."""
         if self.training:
             log_learned(self, self.side, num_updates, self.log_interval)
 
@@ -111,7 +111,7 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
     ) -> EncoderOut:
         """Encode src_tokens [B, S] and return fairseq's dictionary, with "encoder_out" [S, B, C].
 
-        Without padding, "encoder_padding_mask" is [], so that padding is not checked again.
+        Without padding, "encoder_padding_mask" is [], so the decoder need not check for padding.
         """
         padded = src_tokens.eq(self.padding_idx)
         # This check comes first because it waits for everything queued on a GPU.
@@ -152,7 +152,7 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
         )
 
     def run_unpadded(self, x: Tensor, batch: Unpadded, mask: Tensor | None) -> Tensor:
-        """Run only the batch's real positions through the layers."""
+        """Run only those positions of the batch that are not padding through the layers."""
         layers = [UnpaddedLayer(cast(EncoderLayer, layer), batch) for layer in self.layers]
         x, _ = run_layers(
             layers,
@@ -170,10 +170,10 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
             lay_out(layer)
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Return the encoder's output with the old row new_order[i] as row i; new_order is [R].
+        """Reorder the encoder's output: row i becomes the old row new_order[i]; new_order is [R].
 
-        If a sentence has several hypotheses, it is stored once, with their number
-        (`hypotheses_per_sentence`). Reordering within sentences then changes nothing.
+        If sentences have several hypotheses, each sentence is stored once, with the number of its
+        hypotheses. Reordering the hypotheses within each sentence then leaves the output unchanged.
         """
         sentences = encoder_out["encoder_out"][0].size(1)
         each = torch.arange(sentences, device=new_order.device)
@@ -199,7 +199,7 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
 
 
 def hypotheses_per_sentence(encoder_out: EncoderOut) -> int:
-    """Return the number of rows per stored sentence."""
+    """Return the number of hypotheses for each sentence in the encoder's output."""
     return int(encoder_out.get("hypotheses_per_sentence", [1])[0])
 
 

@@ -23,8 +23,8 @@ class ModelKind:
     """Kind of model, defined by its stacks.
 
     Args:
-        arch: our base arch.
-        stock: fairseq's arch with the same structure.
+        arch: our base architecture.
+        stock: fairseq's architecture with the same structure.
         sides: stacks of the model.
     """
 
@@ -73,7 +73,7 @@ FROZEN_NORMS: dict[str, tuple[str, ...]] = {
 
 
 def default(args: Namespace, **values: Any) -> None:
-    """Set options to these values, unless the user or a derived architecture has set them."""
+    """Set options to the given values, unless the user or a derived architecture has set them."""
     for name, value in values.items():
         if getattr(args, name, None) is None:
             setattr(args, name, value)
@@ -82,7 +82,7 @@ def default(args: Namespace, **values: Any) -> None:
 def default_shape(
     args: Namespace, width: int, ffn: int, heads: int, sides: Iterable[Side] = BOTH
 ) -> None:
-    """Set width, feed-forward width and heads on `sides`, unless already set."""
+    """Set the width, feed-forward width and number of heads of `sides`, unless already set."""
     for side in sides:
         default(
             args,
@@ -95,7 +95,7 @@ def default_shape(
 
 
 def default_depth(args: Namespace, layers: int, sides: Iterable[Side] = BOTH) -> None:
-    """Set the number of layers on `sides`, unless already set."""
+    """Set the number of layers of each side in `sides`, unless already set."""
     default(args, **{f"{side.value}_layers": layers for side in sides})
 
 
@@ -154,7 +154,7 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
 
 
 def names(fit: Callable[[type[ResidualScheme]], bool]) -> str:
-    """Return the schemes for which `fit` is true, as a command-line option."""
+    """Return a --residual-scheme option that lists the schemes for which `fit` is true."""
     return f"--residual-scheme {{{','.join(name for name, kind in SCHEMES.items() if fit(kind))}}}"
 
 

@@ -25,7 +25,7 @@ OPTION: Final = "--allow-other-scheme"
 
 
 def refuse_other_scheme(trainer: Any, filename: str, reset_optimizer: bool) -> None:
-    """Raise ConfigurationError in every process if the checkpoint has another scheme."""
+    """In every process, raise ConfigurationError if the checkpoint has a different scheme."""
     refusal = None
     if trainer.data_parallel_rank == 0:
         refusal = _refusal(trainer.cfg, filename, reset_optimizer)
@@ -85,7 +85,7 @@ def _other_norms(filename: str, trained: Any, chosen: Any, reset_optimizer: bool
 def differ(first: ResidualScheme, second: ResidualScheme) -> bool:
     """Return True if two schemes differ in name, variant or alpha.
 
-    Depths are not compared, because fairseq compares the names of all layers' parameters.
+    Depths are not compared, because fairseq detects a different depth by its parameter names.
     """
     if (first.name, first.variant) != (second.name, second.variant):
         return True

@@ -74,7 +74,7 @@ def check_running(args: Namespace, scheme: type[ResidualScheme]) -> None:
 def checkpointing_of(
     cfg: Any, side: Side, scheme: ResidualScheme, shape: LayerShape
 ) -> ActivationCheckpointing:
-    """Return a stack's activation checkpointing, as the options define it."""
+    """Return a stack's activation-checkpointing settings, as defined by the options."""
     every = getattr(cfg, "checkpoint_every", None)
     if every == AUTO:
         length = auto_segment(side, scheme, shape, scheme.depths.of(side))
@@ -93,7 +93,7 @@ def streams_in_fp32(cfg: Any, scheme: ResidualScheme) -> bool:
 
 
 class HonoursBf16(BaseFairseqModel):
-    """Mixin that applies --bf16 in generation; fairseq's commands ignore the option there."""
+    """Mixin that applies --bf16 in generation, where fairseq's commands ignore the option."""
 
     def prepare_for_inference_(self, cfg: Any) -> None:
         """Prepare a loaded model for inference.

@@ -72,7 +72,7 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
 
 
 def default_scheme(args: Namespace) -> None:
-    """Set the default scheme and initialisation, and options that the scheme implies."""
+    """Set the default scheme and initialisation, and the options that the scheme implies."""
     default(args, residual_scheme=DEFAULT_SCHEME, init="scheme", freeze_norms="none")
     if scheme_class(args.residual_scheme, "--residual-scheme").embedding_norm:
         args.layernorm_embedding = True
@@ -82,10 +82,10 @@ def record_scheme(args: Namespace, sides: tuple[Side, ...] = BOTH) -> ResidualSc
     """Return the scheme of the model to build, and record it in `args`.
 
     Every checkpoint contains `args` and thus alpha. --encoder-layers-to-keep shortens a trained
-    stack at loading, but alpha must stay as in training.
+    stack at loading, but alpha must keep its value from training.
 
     Raises:
-        ConfigurationError: if `args` come from a checkpoint with another scheme.
+        ConfigurationError: if `args` come from a checkpoint that was trained with another scheme.
     """
     scheme = scheme_of(args, sides)
     args.residual_record = {
@@ -101,7 +101,7 @@ def record_scheme(args: Namespace, sides: tuple[Side, ...] = BOTH) -> ResidualSc
 def finish_model(
     model: nn.Module, args: Namespace, scheme: ResidualScheme, stacks: dict[Side, nn.Module]
 ) -> None:
-    """Initialise embeddings, freeze norms and register hooks of a new model.
+    """Initialise a new model's embeddings, freeze LayerNorms if requested, and register hooks.
 
     Args:
         model: the model.
@@ -129,12 +129,12 @@ def frozen_norms(model: nn.Module, frozen: str) -> dict[str, nn.Parameter]:
 
 
 def stock_scheme(args: Any, side: Side) -> type[ResidualScheme]:
-    """Return the scheme of one side of fairseq's Transformer, from --SIDE-normalize-before."""
+    """Return the scheme of one side of fairseq's Transformer, given by --SIDE-normalize-before."""
     return PreLN if getattr(args, f"{side.value}_normalize_before", False) else PostLN
 
 
 def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
-    """Return a model's scheme, from its checkpoint's record if there is one.
+    """Return a model's scheme as recorded in its checkpoint, or from its options if unrecorded.
 
     Args:
         args: model arguments.
@@ -164,9 +164,9 @@ def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
 
 
 def scheme_in(args: Any) -> ResidualScheme | None:
-    """Return the scheme of a model with these arguments, which may be ours or fairseq's.
+    """Return the scheme of the model, ours or fairseq's, that these arguments define.
 
-    The result is None for other models and if the sides of fairseq's model have different schemes.
+    The result is None for other models, and if the sides of fairseq's model have different schemes.
     """
     kind = KIND_OF.get(model_name(args) or "")
     if kind is None:
@@ -180,7 +180,7 @@ def scheme_in(args: Any) -> ResidualScheme | None:
 
 
 def log_learned(stack: Any, side: Side, update: int, interval: int) -> None:
-    """Log each learned value's mean over a stack's residuals, e.g. as encoder_residual_weight.
+    """Log the mean of each learned value over a stack, e.g. as encoder_residual_weight.
 
     Values are logged in the last update before each line of fairseq's log, but not for sharded
     stacks.
@@ -188,8 +188,8 @@ def log_learned(stack: Any, side: Side, update: int, interval: int) -> None:
     Args:
         stack: our encoder or decoder.
         side: side of the stack.
-        update: number of finished updates, as in set_num_updates.
-        interval: fairseq's --log-interval; 0 logs nothing.
+        update: number of completed updates, as passed to set_num_updates.
+        interval: fairseq's --log-interval; if 0, nothing is logged.
     """
     if not interval or (update + 1) % interval:
         return

@@ -14,15 +14,15 @@ from .positions import Unpadded
 
 
 class MultiheadAttention(nn.Module):
-    """softmax(Q K^T / sqrt(D)) V over H heads, then out_proj.
+    """Multi-head attention: softmax(Q K^T / sqrt(D)) V in each of H heads, then out_proj.
 
     `project` computes keys and values separately, so that the caller can reuse them. Incremental
     decoding projects each source sentence only once.
 
     Args:
-        embed_dim: C, the channels of queries and output.
+        embed_dim: C, the number of channels of queries and output.
         num_heads: H, a divisor of `embed_dim`.
-        source_dim: C', channels of keys and values before projection (default: `embed_dim`).
+        source_dim: C', the number of channels of the source (default: `embed_dim`).
         dropout: probability of dropping an attention weight during training.
         bias: add biases to the four linear maps.
         head_transform: module applied to the heads' outputs [B, H, T, D] before out_proj.
@@ -51,7 +51,7 @@ class MultiheadAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialise as fairseq does: Xavier-uniform, with q, k and v smaller by sqrt(2)."""
+        """Initialise as fairseq does: Xavier-uniform; q, k and v have gain 1/sqrt(2) if C' = C."""
         same_dim = self.k_proj.in_features == self.q_proj.in_features
         gain = 1 / math.sqrt(2) if same_dim else 1.0
         for projection in (self.k_proj, self.v_proj, self.q_proj):
@@ -61,7 +61,7 @@ class MultiheadAttention(nn.Module):
             nn.init.zeros_(self.out_proj.bias)
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """Return a view of x, [B, T, C] -> [B, H, T, D]."""
+        """Return x [B, T, C] as a view [B, H, T, D]."""
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def project(self, source: Tensor, batch: Unpadded | None = None) -> tuple[Tensor, Tensor]:
@@ -86,7 +86,7 @@ class MultiheadAttention(nn.Module):
             mask: additive (0, or -inf for hidden keys), broadcastable to [B, H, T, S]. Each query
                 needs at least one visible key.
             causal: let query t attend to keys 0..t; `mask` must be None.
-            batch: if present, x and the output contain only its real positions, [n, C].
+            batch: if given, x and the output contain only positions that are not padding, [n, C].
         """
         query = self.q_proj(x)
         if batch is not None:
@@ -106,7 +106,7 @@ class MultiheadAttention(nn.Module):
         return module.p if module.training or module.apply_during_inference else 0.0
 
     def weights(self, x: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return attention weights [B, H, T, S] of x [B, T, C] over key [B, H, S, D]."""
+        """Return the weights [B, H, T, S] with which x [B, T, C] attends to key [B, H, S, D]."""
         query = self.split_heads(self.q_proj(x))
         scores = torch.matmul(query, key.transpose(-1, -2)).float() / math.sqrt(self.head_dim)
         if mask is not None:
@@ -133,7 +133,7 @@ def scaled_dot_product_attention(
     Args:
         query: [B, H, T, D]. key, value: [B, H, S, D].
         mask: additive, broadcastable to [B, H, T, S].
-        dropout: probability of dropping a weight.
+        dropout: probability of dropping an attention weight.
         causal: let query t attend to keys 0..t; `mask` must be None.
     """
     dtype = query.dtype
