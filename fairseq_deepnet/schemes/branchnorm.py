@@ -15,7 +15,7 @@ UPDATES = 4000  # length of the growth if the learning rate has no warm-up
 class GrowingBranchResidual(Residual):
     """LN(x + a G(x)) with the branch weight a = min(1, t / T) in update t (from 1); T is `growth`.
 
-    Before training, a is 1. This weight is a buffer, so resumed runs and translation use its saved
+    The weight is 1 before training. It is a buffer, so resumed runs and translation use the saved
     value. In fine-tuning, t starts at 1 again, but the weight never falls below the loaded value.
     """
 
@@ -48,10 +48,10 @@ class GrowingBranchResidual(Residual):
 class BranchNorm(ResidualScheme):
     """LN(x + a G(x)), which equals Post-LN once the branch weight has grown linearly to 1.
 
-    According to the paper's abstract and other descriptions, the branch weight grows to that of
-    Post-LN within T updates. As there is no public code, we assume that the growth is linear and
-    that T is the number of warm-up updates, or 4,000 without warm-up. Initial weights are
-    Xavier-normal, as in most schemes here.
+    According to the paper's abstract and other descriptions, the branch weight grows to 1, its
+    value in Post-LN, within T updates. As there is no public code, we assume that the growth is
+    linear and that T is the number of warm-up updates, or 4,000 without warm-up. Initial weights
+    are Xavier-normal, as in most schemes here.
     """
 
     name: ClassVar[str] = "branchnorm"

@@ -49,10 +49,10 @@ class RFixup(ResidualScheme):
 
     L = 2N + 3M is the number of residual branches in the model. A branch's last map (out_proj, fc2)
     is initially 0. If a branch has m maps, the others are Xavier-uniform, scaled by L^(-1/(2m-2)),
-    i.e. by L^(-1/6) for q, k and v, and by L^(-1/2) for fc1. No map has a bias. Learned
-    shifts precede each branch and surround the activation, and a learned scale ends each branch. A
-    shift and a scale follow the encoder, and a shift follows the decoder. The vocabulary projection
-    is initially 0, as in the authors' code, unless it shares the embedding table.
+    i.e. by L^(-1/6) for q, k and v, and by L^(-1/2) for fc1. No map has a bias. Learned shifts
+    precede each branch and surround the activation, and a learned scale ends each branch. A shift
+    and a scale follow the encoder, and a shift follows the decoder. The vocabulary projection is
+    initially 0, as in the authors' code, unless it shares the embedding table.
 
     In the authors' code, q, k and v are one 3d x d matrix, whose larger fan-out makes its weights
     smaller by a factor of sqrt(2); our gain includes this factor. That code does not pass L to the
@@ -104,9 +104,9 @@ class TFixup(ResidualScheme):
     The layers' weights are Xavier-uniform; v_proj, out_proj, fc1 and fc2 are multiplied by
     0.67 N^(-1/4) in the encoder and by (9M)^(-1/4) in the decoder, the embedding table by
     (9N)^(-1/4), and a separate decoder table by (9M)^(-1/4). The paper writes N for both depths. In
-    the variant `code`, q and k are smaller by a factor of sqrt(2), as in fairseq and the authors'
-    code. The vocabulary projection is scaled only if it shares an embedding table. The authors
-    train without warm-up; the DeepNet paper's comparison uses warm-up for every method.
+    the variant `code`, the weights of q and k are smaller by a factor of sqrt(2), as in fairseq and
+    the authors' code. The vocabulary projection is scaled only if it shares an embedding table. The
+    authors train without warm-up; the DeepNet paper's comparison uses warm-up for every method.
     """
 
     name: ClassVar[str] = "t-fixup"

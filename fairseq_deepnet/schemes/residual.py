@@ -127,7 +127,7 @@ class Combination(nn.Module):
     """Module that computes a layer's input from all lower layers' outputs."""
 
     def keep(self, output: Tensor, layer: int) -> Tensor:
-        """Return the tensor to store for a layer's output [B, T, C]; layer 0 is the embeddings."""
+        """Return the tensor to store for the output [B, T, C] of a layer (0: the embeddings)."""
         return output
 
     def forward(self, outputs: list[Tensor]) -> Tensor:

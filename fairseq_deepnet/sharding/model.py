@@ -43,9 +43,9 @@ class ShardedModel(nn.Module):
         device: device for the computation.
         dtype: dtype of the computation.
         unit_bytes: maximum size of a unit, i.e. of the layers that are gathered together.
-        reshard: free a unit after forward and gather it again for backward. Otherwise parameters
-            stay gathered for all micro-batches of an update, and full gradients are summed and
-            reduced once.
+        reshard: free each unit after its forward pass and gather it again for its backward pass.
+            Otherwise parameters stay gathered for all micro-batches of an update, and full
+            gradients are summed and reduced once.
         offload: store shards in host memory.
 
     Attributes:
@@ -198,7 +198,7 @@ class ShardedModel(nn.Module):
         """Keep parameters gathered after they are used.
 
         The number of beam-search steps depends on the sentences and differs between processes, so
-        they cannot gather parameters together at each step.
+        the processes cannot gather parameters together at each step.
         """
         if not self._stays_whole:
             self._stays_whole = True
@@ -244,7 +244,7 @@ class ShardedModel(nn.Module):
         return exact
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """Return the full state dict in fairseq's format; only for rank 0, after `gather`."""
+        """On rank 0, after `gather`, return the full model's state dict in fairseq's format."""
         assert self.gathered is not None
         gathered, self.gathered = self.gathered, None
         names = {id(p): name for name, p in self.parameters_split.items()}

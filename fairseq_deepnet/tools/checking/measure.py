@@ -164,7 +164,7 @@ def norms_of(layer: Layer) -> list[nn.Module]:
 def run_model(
     model: nn.Module, stacks: Sequence[Stack], batch: Any
 ) -> list[tuple[list[list[Tensor]], bool]]:
-    """Run the model without replacing any input, and record what enters and leaves each layer.
+    """Run the unchanged model and record each layer's input and output.
 
     Returns:
         for each stack, each layer's input and output, and whether a norm follows the stack.

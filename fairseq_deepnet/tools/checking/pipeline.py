@@ -455,7 +455,7 @@ def factor(ends: Sequence[tuple[float, float]]) -> str:
 def check_inputs(
     stack: Stack, scheme: ResidualScheme, streams: Sequence[Sequence[Tensor]]
 ) -> list[Fault]:
-    """Check that each layer reads the output below, or a combination if the scheme defines one."""
+    """Check that layers read the output of the layer below, or the scheme's combination."""
     if len(streams) < 2:
         return []
     plain = all(same(below[1], above[0]) for below, above in pairwise(streams))
