@@ -41,11 +41,11 @@ class MicroBatch:
     stream: int = FP32
 
     def tokens(self, side: Side) -> int:
-        """Return n, a side's number of tokens, including padding."""
+        """Return n, the number of tokens on a side, including padding."""
         return self.sentences * (self.source if side is Side.ENCODER else self.target)
 
     def length(self, side: Side) -> int:
-        """Return L, a side's number of tokens per sentence."""
+        """Return L, the number of tokens per sentence on a side."""
         return self.source if side is Side.ENCODER else self.target
 
     def dropout_mask(self, elements: int, probability: float) -> int:
@@ -57,7 +57,7 @@ class MicroBatch:
     def is_fused(self, attention_dropout: float) -> bool:
         """Return True if scaled_dot_product_attention uses a kernel that stores no L x L weights.
 
-        The CPU kernel does not support dropout, so torch then uses the unfused "math" code.
+        On CPUs, dropout makes torch use the unfused "math" code, as the fused kernel lacks dropout.
         """
         return self.on_gpu or not attention_dropout
 

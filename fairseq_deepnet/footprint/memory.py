@@ -142,11 +142,11 @@ def _communication(training: Training, parameters: Parameters) -> int:
 
 
 def _optimiser_temporary(training: Training, parameters: Parameters) -> int:
-    """Return the temporary bytes of an optimiser step, which processes one tensor at a time.
+    """Return the bytes of temporary tensors in an optimiser step (one parameter at a time).
 
-    The largest tensor, which is the whole model if the fp32 copy is flat (--fp16), determines the
-    number. adam needs a denominator, adafactor two copies of the update, and --memory-efficient-*
-    fp32 copies of the gradient and the weight (with fused_adam, those of a chunk of tensors).
+    They are as large as the largest parameter, which is the whole model if the fp32 copy is flat
+    (--fp16). adam needs a denominator, adafactor two copies of the update, and --memory-efficient-*
+    fp32 copies of the gradient and the weight (with fused_adam, those of a chunk of parameters).
     """
     if training.optimizer == "fused_adam":
         bucket = min(parameters.total, BUCKET + parameters.largest)

@@ -63,7 +63,7 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
         self.need_attn = bool(getattr(cfg, "load_alignments", False))
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> TransformerLayer:
-        """Build the next layer; the first call builds the lowest."""
+        """Build the next layer; the first call builds the lowest layer."""
         place = Place(Side.DECODER, next(self._next_layer))
         kind: type[TransformerLayer] = CausalLayer if no_encoder_attn else DecoderLayer
         return build_layer(kind, cfg, self.scheme, place)

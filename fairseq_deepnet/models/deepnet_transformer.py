@@ -77,7 +77,7 @@ class DeepNetTransformerModel(HonoursBf16, TransformerModel):
         """Return logits [B, T, V] for prev_output_tokens [B, T] and src_tokens [B, S].
 
         Hidden states are returned only on request. fairseq returns them by default, which takes
-        most of a validation step's memory in a 1,000-layer stack. `options` are passed to
+        up most of a validation step's memory in a 1,000-layer stack. `options` are passed to
         `DeepNetDecoder.forward`.
         """
         mask = self.decoder.self_mask(prev_output_tokens)

@@ -98,7 +98,7 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
         self.generates = False  # True after make_generation_fast_
 
     def build_encoder_layer(self, cfg: Any) -> EncoderLayer:
-        """Build the next layer; the first call builds the lowest."""
+        """Build the next layer; the first call builds the lowest layer."""
         place = Place(Side.ENCODER, next(self._next_layer))
         return build_layer(EncoderLayer, cfg, self.scheme, place)
 

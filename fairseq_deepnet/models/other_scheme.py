@@ -97,7 +97,7 @@ def differ(first: ResidualScheme, second: ResidualScheme) -> bool:
 
 
 def _as_options(scheme: ResidualScheme, args: Any) -> str:
-    """Return the options that select a scheme, given the command line's `args`."""
+    """Return the options that a command line with these `args` needs to select `scheme`."""
     words = ["--residual-scheme", scheme.name]
     if not hasattr(args, "residual_scheme"):
         words = ["--arch", KIND_OF[str(model_name(args))].arch, *words]
