@@ -1,10 +1,11 @@
 """fairseq_deepnet: very deep Transformers for fairseq (DeepNet, arXiv 2203.00555).
 
 Importing the package is fast and registers nothing. Importing `fairseq_deepnet.models` registers
-everything; fairseq imports it automatically if the package is its --user-dir.
+all classes with fairseq, which imports the module automatically if --user-dir is this package.
 
-The package has three parts: fairseq loads the plugin, `tools/` implements `deepnet`, and
-`experiments/` makes tables and figures. Imports go only from experiments to tools to the plugin.
+The package has three parts: the plugin for fairseq, the `deepnet` command in `tools/`, and tables
+and figures of results in `experiments/`. The plugin imports neither of the other parts, and
+`tools/` does not import `experiments/`.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Layers, branches, linear maps and norms of Transformer models, found by attribute names.
+"""Layers, branches, linear maps and LayerNorms of Transformer models, found by attribute name.
 
 Models of this package, fairseq and torchscale use the same names. A stack has `layers`. A layer has
 `self_attn`, possibly `encoder_attn`, `fc1` and `fc2`, and the LayerNorms `self_attn_layer_norm`,
@@ -19,7 +19,7 @@ ATTENTION_ROLES = (Role.Q_PROJ, Role.K_PROJ, Role.V_PROJ, Role.OUT_PROJ)
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """Sublayer with its linear maps. `entry` receives its input, and `exit` returns its output.
+    """Sublayer with its linear maps. `entry` receives the input, and `exit` returns the output.
 
     `norm` is the LayerNorm before or after the sublayer, or None.
     """
@@ -79,7 +79,7 @@ def find_stacks(model: nn.Module) -> list[Stack]:
     """Return a model's stacks, encoder first.
 
     Raises:
-        ValueError: if the model has no stack, or several stacks of one side.
+        ValueError: if the model has no stack, or more than one encoder or decoder.
     """
     stacks = []
     for name, module in model.named_modules():

@@ -37,7 +37,7 @@ _DAMAGE: Final = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueE
 def checkpoint_globals() -> tuple[Any, ...]:
     """Return the classes in fairseq's checkpoints that torch's weights-only loader must allow.
 
-    Checkpoints contain the model's Namespace and, with --eval-bleu, integer arrays of BLEU counts.
+    They are Namespace for model arguments and, with --eval-bleu, numpy's classes for BLEU counts.
     torch.serialization.get_unsafe_globals_in_checkpoint lists nothing else for any optimiser,
     scheduler or form of configuration (cfg or args). The loader refuses all other classes.
     """
@@ -90,7 +90,7 @@ RECEIVERS: Final[list[Receiver]] = []
 
 @contextmanager
 def received_by(receiver: Receiver) -> Iterator[None]:
-    """Pass each checkpoint that fairseq loads to `receiver`, and use its return value."""
+    """Make fairseq use the return value of `receiver(checkpoint)` for each checkpoint it loads."""
     RECEIVERS.append(receiver)
     try:
         yield
@@ -105,8 +105,8 @@ def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        ValueError: if the file is damaged or not a checkpoint, or if it contains options that would
-            run code or classes that `checkpoint_globals` does not list.
+        ValueError: if the file is damaged or not a checkpoint, if it contains classes that
+            `checkpoint_globals` does not list, or if its options would run code.
     """
     path = Path(path)
     if not path.is_file():
@@ -135,7 +135,7 @@ def refuse_not_finite(state: Mapping[str, Any], path: object) -> None:
 
 @contextmanager
 def naming_damage(path: Path | str) -> Iterator[None]:
-    """Convert torch's errors about a damaged file into a ConfigurationError of one line.
+    """Convert torch's errors about a damaged file into a one-line ConfigurationError.
 
     File-system errors, such as a missing file or permission, are raised unchanged.
     """
@@ -198,7 +198,7 @@ def copy_checkpoint(source: Path, target: Path) -> None:
 
 
 class DiskFullError(ConfigurationError):
-    """Error of a checkpoint for which the disk has no room."""
+    """Error for a checkpoint that could not be written because the disk is full."""
 
 
 def not_written(path: Path, error: OSError) -> ConfigurationError:

@@ -63,21 +63,21 @@ def _overview() -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser whose errors are ValueErrors of one line that suggest the nearest valid name."""
+    """Parser whose errors are one-line ValueErrors that suggest the nearest valid name."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise the error that argparse would print after several lines of usage."""
+        """Raise a ValueError; argparse would print several lines of usage before the message."""
         is_unknown = self.takes_extra and message.startswith("unrecognized")
         hint = "; options of fairseq come after --" if is_unknown else ""
         raise ValueError(explain_usage(message, self) + hint)
 
     @property
     def takes_extra(self) -> bool:
-        """True if the subcommand passes the words after -- to fairseq."""
+        """True if the subcommand passes the arguments after -- to fairseq."""
         return any(action.dest == "extra" for action in self._actions)
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse a subcommand's arguments, in any order; keep the words after -- for fairseq."""
+        """Parse a subcommand's arguments, in any order; keep those after -- for fairseq."""
         if self._subparsers is not None:
             return self.parse_args(words)
         end = words.index("--") if self.takes_extra and "--" in words else len(words)
@@ -100,7 +100,7 @@ def words_of(parser: argparse.ArgumentParser, environment: Mapping[str, str]) ->
     may export DATA or OUT for another purpose. An empty variable counts as unset.
 
     Raises:
-        ValueError: if a switch is neither 0 nor 1, or if DRY_RUN=1 but --dry-run does not exist.
+        ValueError: if a switch's variable is neither 0 nor 1, or DRY_RUN=1 but no dry run exists.
     """
     if environment.get("DRY_RUN", "0") != "0" and "--dry-run" not in parser._option_string_actions:
         raise ValueError(
@@ -121,7 +121,7 @@ def words_of(parser: argparse.ArgumentParser, environment: Mapping[str, str]) ->
 
 
 def variable_of(option: str) -> str:
-    """Return the environment variable of an option: CPU_PROCESSES for --cpu-processes."""
+    """Return the environment variable for an option, such as CPU_PROCESSES for --cpu-processes."""
     return option.lstrip("-").upper().replace("-", "_")
 
 

@@ -1,4 +1,4 @@
-"""Repairs of fairseq 0.12, and its adaptation to current Python, numpy and torch.
+"""Repairs for fairseq 0.12, and adaptations to current versions of Python, numpy and torch.
 
 Importing the plugin calls `apply`, which installs the repairs in this module. DeepNetTrainer also
 repairs the training loop, and optim.fp32_state saves fp32 weights in half-precision training.
@@ -66,7 +66,7 @@ PATIENCE: Final = 10.0
 
 
 def wrap(owner: Any, name: str) -> Callable[[Around], Around]:
-    """Return a decorator that replaces `owner.name` by `around(original, *args, **kwargs)`.
+    """Return a decorator that replaces `owner.name` with `around(original, *args, **kwargs)`.
 
     If the original is a method, the argument after `original` is `self`.
     """
@@ -113,11 +113,11 @@ def training_program() -> types.ModuleType | None:
 
 
 def require_fairseq() -> None:
-    """Raise ImportError, with a remedy, for other fairseq releases or Python without assertions.
+    """Raise ImportError, with a remedy, for unsupported fairseq releases, or if assertions are off.
 
     At inference, the fast path of fairseq 0.12.2 bypasses a layer's residual connection and thus
     alpha. That release also cannot be imported on Python 3.11. The repaired release has another
-    name on PyPI. Assertions must be on, because fairseq copies checkpoints inside one.
+    name on PyPI. Assertions must be on, because fairseq copies checkpoints inside an assertion.
     """
     if sys.flags.optimize:
         raise ImportError("fairseq saves no checkpoint under PYTHONOPTIMIZE or -O: unset them")
@@ -131,9 +131,9 @@ def require_fairseq() -> None:
 def parse_options() -> None:
     """Repair two faults of fairseq's parser.
 
-    The parser converts --bf16 to --tpu and then fails without torch_xla. It sets an unspecified
-    --total-num-update, which polynomial_decay needs, to null instead of --max-update. fairseq
-    imports a --user-dir before it parses all options, so the repair takes effect in time.
+    With --bf16, the parser also sets --tpu, which fails without torch_xla. If --total-num-update,
+    which polynomial_decay needs, is not given, the parser sets it to None instead of --max-update.
+    fairseq imports a --user-dir before it parses all options, so the repair takes effect in time.
     """
 
     @wrap(fairseq.options, "parse_args_and_arch")
@@ -171,7 +171,7 @@ def keep_every_sentence() -> None:
 
 
 class _FormerNumpy:
-    """numpy 2, with the functions of numpy 1 that fairseq calls added."""
+    """numpy 2, supplemented with the functions of numpy 1 that fairseq calls."""
 
     compat = types.SimpleNamespace(long=np.int64)
 
@@ -186,8 +186,8 @@ class _FormerNumpy:
 def keep_former_numpy() -> None:
     """Let fairseq use np.compat.long and np.percentile(interpolation=), which numpy 2 removed.
 
-    Language modelling with --sample-break-mode eos, and --num-batch-buckets, need these functions.
-    All other modules use numpy unchanged.
+    --num-batch-buckets and language modelling with --sample-break-mode eos need these functions.
+    Only three of fairseq's data modules get them; all other modules use numpy unchanged.
     """
     data = fairseq.data
     for module in (data.token_block_dataset, data.language_pair_dataset, data.data_utils):
@@ -215,7 +215,7 @@ def find_not_finite_modules() -> None:
 def end_epochs_under_another_update_freq() -> None:
     """Make fairseq train on all remaining batches of an epoch after --update-freq has changed.
 
-    fairseq rounds up both the number of finished updates and that of remaining updates. As a
+    fairseq rounds up both the number of completed updates and the number of remaining ones. As a
     result, it skips a batch, and repeats the epoch instead of ending it.
     """
 
@@ -250,8 +250,8 @@ class WholeFiles(PathManager):
 def copy_checkpoints_whole() -> None:
     """Make fairseq copy checkpoints to checkpoint_best.pt and checkpoint_last.pt atomically.
 
-    fairseq overwrites the old file, so a kill or a full disk leaves a truncated file, and a process
-    that has mapped the old file may end with SIGBUS.
+    fairseq overwrites the old file in place. If fairseq is killed or the disk is full, a truncated
+    file remains, and a process that has mapped the old file may end with SIGBUS.
     """
     fairseq.checkpoint_utils.PathManager = WholeFiles
 
@@ -259,8 +259,8 @@ def copy_checkpoints_whole() -> None:
 def check_checkpoints() -> None:
     """Make fairseq refuse checkpoints that are damaged, contain code or have non-finite weights.
 
-    fairseq verifies no checksums, so a flipped bit silently changes a weight. If the file refers to
-    environment variables, OmegaConf inserts their values.
+    fairseq verifies no checksums, so a flipped bit silently changes a weight. Options that refer to
+    environment variables are also refused, because OmegaConf would insert the variables' values.
     """
 
     @wrap(fairseq.checkpoint_utils, "load_checkpoint_to_cpu")
@@ -285,7 +285,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class _Finder(importlib.machinery.PathFinder):
-    """Finder through which fairseq modules that are imported later are loaded by _Loader."""
+    """Finder that makes _Loader load the fairseq modules that are imported later."""
 
     @classmethod
     def find_spec(
@@ -303,11 +303,11 @@ class _Finder(importlib.machinery.PathFinder):
 
 
 def evaluate(value: object, *namespaces: object) -> Any:
-    """Return a literal's value without running code; fairseq's modules call this as `eval`.
+    """Return a literal's value without running code; fairseq calls this function as `eval`.
 
     Raises:
         ConfigurationError: if the text is not a literal.
-        TypeError: if the value is not a string, as in `eval`.
+        TypeError: like `eval`, if the value is not a string.
     """
     if not isinstance(value, str):
         raise TypeError(f"a literal is text, not {type(value).__name__}")
@@ -315,7 +315,7 @@ def evaluate(value: object, *namespaces: object) -> Any:
 
 
 def evaluate_only_literals() -> None:
-    """Replace `eval` in fairseq, which calls it on options of models, optimisers and data sets.
+    """Make fairseq call `evaluate` instead of `eval` on model, optimiser and data options.
 
     These options may come from checkpoints, configs and data folders. As they are plain strings,
     torch's weights-only loader accepts them.

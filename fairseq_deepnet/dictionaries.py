@@ -1,6 +1,6 @@
 """Records of a model's dictionaries, saved in checkpoints and compared when a model is built.
 
-If two lines of a dictionary are swapped, its size is right, but the model outputs wrong words.
+Swapping two lines of a dictionary keeps its size, but the model then outputs wrong words.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def record_dictionaries(args: Namespace, task: Any) -> None:
     """Record a task's dictionaries, if any, in the arguments of a new model.
 
     Raises:
-        ConfigurationError: if `args` come from a checkpoint with other dictionaries.
+        ConfigurationError: if `args` come from a checkpoint with different dictionaries.
     """
     if not isinstance(task, FairseqTask) or task.source_dictionary is None:
         return

@@ -37,7 +37,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def end_with_parent(number: int = signal.SIGTERM) -> None:
-    """Let the kernel signal this process when its parent ends, even by kill -9 (Linux only)."""
+    """Let the kernel signal this process when its parent ends, even after kill -9 (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
 

@@ -20,7 +20,7 @@ class ConfigurationError(ValueError):
 
 
 def did_you_mean(names: str, valid: Iterable[str]) -> str:
-    """Return the end of an error message, which suggests similar valid names, or ""."""
+    """Return a hint with similar valid names to end an error message, or "" if none exist."""
     valid = list(valid)
     near = (difflib.get_close_matches(name, valid, n=1, cutoff=0.75) for name in names.split())
     matches = [match for matches in near for match in matches]
@@ -47,7 +47,7 @@ _OF_A_FILE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirecto
 def in_one_line(error: BaseException) -> str | None:
     """Return the message of an error that the user can fix, or None if a traceback is needed.
 
-    Errors of the operating system qualify if they name a file or report a full disk. Messages about
+    The user can fix operating-system errors that name a file or report a full disk. Messages about
     other errors, such as a reset connection, are useless without a traceback.
     """
     if isinstance(error, ConfigurationError):
@@ -67,8 +67,8 @@ def is_fairseq_command() -> bool:
 def show_in_one_line() -> None:
     """Make fairseq's commands print one line and exit with status 2 on errors that users can fix.
 
-    Otherwise a traceback would hide this line. Other exceptions are passed to the previous hook,
-    and other programs keep their hook.
+    Otherwise a traceback would hide this line. Other exceptions are passed to the previous
+    exception hook, and other programs keep their hook.
     """
     previous = sys.excepthook
     if not is_fairseq_command():

@@ -1,17 +1,17 @@
 """Label-smoothed cross-entropy of features, computed in chunks of tokens.
 
-Shapes: N = tokens, n = tokens of a chunk, C = channels, V = vocabulary.
+Shapes: N = tokens, n = tokens per chunk, C = channels, V = vocabulary size.
 
 Let z = x W^T + b, p = softmax(z), s the smoothing, e = s / (V - 1), a = 1 - s - e. fairseq's loss
 for a token with target t is -a log p_t - e sum_v log p_v, with the gradient dz = p - a [v = t] - e.
-Each chunk's table [n, V] yields the chunk's share of losses and gradients, and the next chunk
-reuses the table's memory. This takes one exponential per entry and three products per token, as
-with a table [N, V]. The backward pass only scales the gradients.
+Each chunk's table [n, V] yields the chunk's contribution to losses and gradients, and the next
+chunk reuses the table's memory. Each chunk needs one exponential per entry and three matrix
+products, as a table [N, V] would. The backward pass only scales the gradients.
 
-The term e is the same in every column and needs no table: its share of losses and gradients follows
-from the sum of W over V and the sum of x over N.
+The term e is the same in every column and needs no table: its contribution to losses and gradients
+follows from the sum of W over V and the sum of x over N.
 
-torch 2.13's linear_cross_entropy, if chunked, supports neither label smoothing nor a separate nll.
+torch 2.13's chunked linear_cross_entropy supports neither label smoothing nor a separate nll.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Losses(NamedTuple):
     Args:
         loss: label-smoothed loss in nats.
         nll: negative log-likelihood in nats.
-        correct: number of targets that are the likeliest word (0 unless requested).
+        correct: number of correctly predicted targets (0 unless requested).
     """
 
     loss: Tensor
@@ -67,7 +67,7 @@ def chunk_rows(width: int, vocabulary: int, on_gpu: bool) -> int:
 
 
 def product_dtype(features: Tensor) -> torch.dtype:
-    """Return the dtype of matrix products, which is autocast's or the features'.
+    """Return the input dtype of matrix products, which is autocast's or the features'.
 
     On the CPU, fp32 replaces fp16, in which sums over many tokens would overflow. GPUs return the
     products of fp16 matrices in fp32.
@@ -79,7 +79,7 @@ def product_dtype(features: Tensor) -> torch.dtype:
 
 
 def counted(target: Tensor, padding: int) -> Tensor:
-    """Return the indices of real tokens in the flattened `target`; synchronises with a GPU."""
+    """Return the flat indices of targets that are not padding; on a GPU, the call synchronises."""
     return target.reshape(-1).ne(padding).nonzero().squeeze(1)
 
 
@@ -99,9 +99,9 @@ def smoothed_cross_entropy(
     and gradients are accumulated in float32 (or float64), whatever the dtype of the products.
 
     Args:
-        smoothing: s, which fairseq calls epsilon.
+        smoothing: label smoothing s, which fairseq calls epsilon.
         padding: dictionary index of the targets to ignore.
-        accuracy: count targets that are the likeliest word.
+        accuracy: whether to count correctly predicted targets.
         rows: result of `counted(target, padding)`, if already computed.
     """
     dtype = product_dtype(features)
@@ -119,7 +119,7 @@ def smoothed_cross_entropy(
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Loss whose gradients are computed in the forward pass, where the tables exist.
+    """Loss whose gradients are computed in the forward pass, while each chunk's table exists.
 
     Until the backward pass scales them, gradients are stored in float32, because half precision
     would round small gradients to zero before the loss scale is applied.
@@ -170,13 +170,13 @@ class ChunkWalk:
 
     Args:
         x: [N, C]. weight: W, [V, C]. bias: b, [V], or None. target: [N], indices into V.
-        smoothing: s.
-        dtype: dtype of matrix products.
-        needs_grad: flags for features, weight and bias.
-        accuracy: count targets that are the likeliest word.
+        smoothing: label smoothing s.
+        dtype: input dtype of matrix products.
+        needs_grad: whether features, weight and bias need gradients.
+        accuracy: whether to count correctly predicted targets.
 
     Attributes:
-        grads: gradients of x, weight and bias, in the dtype of sums; None if not needed.
+        grads: gradients of x, weight and bias, in dtype `sums`; None if not needed.
     """
 
     def __init__(
@@ -238,13 +238,13 @@ class ChunkWalk:
         return Losses(self.on_target * total + self.each * smooth, total, correct)
 
     def _multiply(self, left: Tensor, right: Tensor, out: Tensor) -> Tensor:
-        """Write a matrix product to `out`, in the dtype of sums."""
+        """Write a matrix product to `out`, whose dtype is `self.sums`."""
         if self.half is None:
             return torch.mm(left, right, out=out)
         return out.copy_(self._half_product(left, right))
 
     def _half_product(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return a product of half-precision matrices; on a GPU, it has the dtype of sums."""
+        """Return a product of half-precision matrices; on a GPU, its dtype is `self.sums`."""
         if left.is_cuda:
             return torch.mm(left, right, out_dtype=self.sums)
         return torch.mm(left, right)
@@ -260,7 +260,7 @@ class ChunkWalk:
         return logits if self.b is None else logits.add_(self.b)
 
     def _differences(self, table: Tensor, part: slice) -> Tensor:
-        """Convert a chunk's p [n, V] to p - a [v = t], times `lift`, in the dtype of products."""
+        """Convert a chunk's p [n, V] to lift * (p - a [v = t]), an input of matrix products."""
         target = self.target[part, None]
         table.scatter_add_(1, target, table.new_full(target.shape, -self.on_target))
         if self.lift != 1:
@@ -268,7 +268,7 @@ class ChunkWalk:
         return table if self.half is None else self.half[: len(table)].copy_(table)
 
     def _probabilities(self, logits: Tensor, part: slice, nll: Tensor, log_sum: Tensor) -> Tensor:
-        """Return a chunk's p [n, V] and write its part of -log p_t and log(sum e^z), both [N]."""
+        """Return a chunk's p [n, V]; write -log p_t and log(sum e^z) to `nll` and `log_sum`."""
         table = torch.softmax(logits, dim=1, out=self.probabilities[: len(logits)])
         target = self.target[part, None]
         likely, at_target = table.gather(1, target), logits.gather(1, target)
@@ -282,7 +282,7 @@ class ChunkWalk:
         return table
 
     def _gradients(self, table: Tensor, part: slice) -> None:
-        """Add a chunk's part of the gradients; `table` is p - a [v = t], times `lift`."""
+        """Add a chunk's contribution to the gradients; `table` is lift * (p - a [v = t])."""
         features, weight, bias = self.grads
         if bias is not None:
             bias.add_(table.sum(dim=0, dtype=self.sums), alpha=1 / self.lift)

@@ -75,7 +75,7 @@ class AtOutputLayer:
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
         """Return the summed loss, the divisor of its gradient, and values for the log.
 
-        With `reduce=False` (one loss per token), fairseq's implementation computes a full table.
+        With `reduce=False` (one loss per token), fairseq's implementation computes all logits.
 
         Raises:
             ConfigurationError: if the model's output is not a single softmax.
@@ -136,7 +136,7 @@ class LabelSmoothedCrossEntropyCriterion(
     def compute_accuracy(
         self, model: Any, net_output: Any, sample: dict[str, Any]
     ) -> tuple[Tensor, Tensor]:
-        """Return the number of targets that are the likeliest word, and the number of targets."""
+        """Return the number of correctly predicted targets, and the number of all targets."""
         losses = net_output[0]
         if not isinstance(losses, Losses):
             return super().compute_accuracy(model, net_output, sample)

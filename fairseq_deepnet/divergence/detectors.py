@@ -1,8 +1,8 @@
 """Detectors of divergence. Each detector receives one series of numbers.
 
-A detector's `finding` is the current problem, or None if there is no problem or it has passed.
-Detectors depend neither on fairseq nor on --on-divergence. Losses are in bits per token, without
-label smoothing if the criterion logs the unsmoothed loss.
+A detector's `finding` is the current problem, or None if there is no problem or the problem has
+passed. Detectors depend neither on fairseq nor on --on-divergence. Losses are in bits per token,
+without label smoothing if the criterion logs the unsmoothed loss.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Stalled:
             self._losses.append((update, loss))
 
     def judge(self, level: float | None) -> None:
-        """Compare the losses with a unigram model's loss in bits per token, or None if unknown."""
+        """Compare the losses with a unigram model's loss in bits per token; None means unknown."""
         if self.learnt or len(self._losses) < STALL_WINDOW:
             return
         updates, losses = zip(*self._losses, strict=True)
@@ -205,8 +205,8 @@ def lowest_ratio(layers: Sequence[float | None]) -> float:
 def vanished_region(layers: Sequence[float | None]) -> Region | None:
     """Return the layers whose gradients have vanished, or None.
 
-    Layers above a layer with larger gradients do not count: these gradients have passed through
-    them, and their branches may merely be disabled.
+    Layers above a layer with larger gradients do not count: the larger gradients have passed
+    through the upper layers, whose branches may merely be disabled.
     """
     if lowest_ratio(layers) >= VANISHED:
         return None

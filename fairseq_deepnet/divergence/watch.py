@@ -1,9 +1,9 @@
 """The divergence watch: rank 0 judges the run, and all processes stop together.
 
 Rank 0 decides, because its gradient norms and the targets in its batches are not known to other
-processes. With several processes, rank 0 broadcasts its decision every INTERVAL updates. fairseq
-raises FloatingPointError in all processes at once. The watch changes no number of the run, and an
-error in the watch does not stop the run.
+processes. With several processes, rank 0 broadcasts its decision every INTERVAL updates, except
+when fairseq raises FloatingPointError, which happens in all processes at once. The watch does not
+change the run's numbers, and an error in the watch does not stop the run.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class Watch(Observer):
 
     Args:
         trainer: fairseq's trainer
-        folder: folder of divergence.jsonl and ended.json (monitoring.records.run_folder)
+        folder: folder for divergence.jsonl and ended.json (see monitoring.records.run_folder)
         judge: on rank 0, the Judge, which is notified before this observer; None on other ranks
     """
 

@@ -115,13 +115,13 @@ class Plot:
 
 
 def window(text: str) -> range:
-    """Parse a range of updates, "10" or "1-5"."""
+    """Parse a range of updates, such as "10" or "1-5"."""
     first, _, last = text.partition("-")
     return range(int(first), int(last or first) + 1)
 
 
 def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[Plot]:
-    """Build the plots of a figure; raise ValueError if no run recorded the quantity of a plot."""
+    """Build the plots of a figure; raise ValueError if no run recorded a plot's quantity."""
     plots = []
     for name in (name for name in _AXES if name.startswith(figure)):
         points = [point for run in runs for point in points_of(name, run, updates)]
@@ -243,7 +243,7 @@ def number(value: float, mark: str = "") -> str:
 
 
 def to_markdown(plots: Sequence[Plot], setting: str) -> str:
-    """Return one table per plot; each row of ours is followed by the paper's numbers, marked ≈."""
+    """Return a table per plot; the paper's numbers (if any), marked ≈, are below ours."""
     parts, notes = [], [f"ours: {setting}"]
     for plot in plots:
         table = paper.table(plot.name)

@@ -5,7 +5,7 @@ A definition is a YAML file in configs/sweeps/ with these keys:
     title       title of the tables
     panels      name -> part of the sweep with its own keys; keys at the top level are defaults for
                 all panels; without panels, the top level is the only part
-    config      config of the runs, a name in configs/
+    config      name of the runs' config in configs/
     options     fairseq-train options of every cell; `recipe.KEY` sets a key of the recipe
     cell        pattern of cell names: "{scheme}_{depth}l"
     factors     name -> {set, values}; cells are all combinations of values
@@ -14,8 +14,8 @@ A definition is a YAML file in configs/sweeps/ with these keys:
                 fairseq-generate; false if cells are not scored
 
 A factor sets the options listed in `set` to its value. Without `set`, `settings` lists the options
-for every value. `values: schemes` selects all registered residual schemes. In `options` and
-`settings`, PRECISION is an option of `deepnet train`.
+for each value. `values: schemes` selects all registered residual schemes. In `options` and
+`settings`, the key PRECISION sets an option of `deepnet train` instead of fairseq-train.
 """
 
 from __future__ import annotations
@@ -165,10 +165,10 @@ def override(
 ) -> Sweep:
     """Return a copy of a sweep with `key=value` arguments applied.
 
-    If the key is a factor, the values replace the factor's (`depth=6,18`). In panels without this
-    factor, a single value sets the factor's options (`lr=1e-3`, `norms=none`). `score.BEAM=4` sets
-    an option of `deepnet evaluate`, and `score=true` or `score=false` turns scoring on or off. Any
-    other key sets an option of every cell.
+    If the key is a factor, the values replace the factor's values (`depth=6,18`). In panels without
+    this factor, a single value sets the factor's options (`lr=1e-3`, `norms=none`). `score.BEAM=4`
+    sets an option of `deepnet evaluate`, and `score=true` or `score=false` turns scoring on or off.
+    Any other key sets an option of every cell.
 
     Args:
         forced: further options of every cell
@@ -210,7 +210,7 @@ def _set_by_factors(panel: Panel) -> set[str]:
 
 
 def expand(sweep: Sweep, seeds: Sequence[int] = (1,)) -> list[Cell]:
-    """Return the cells in the order of the definition; combinations with equal settings share one.
+    """Return the cells in definition order; combinations with equal settings share a cell.
 
     Raises:
         ValueError: if a scheme is not registered, cells with different settings have the same name,
@@ -271,7 +271,7 @@ def _cell(panel_name: str, panel: Panel, chosen: dict[str, Value], seed: int) ->
 
 
 def choose(cells: list[Cell], patterns: str | None) -> list[Cell]:
-    """Return the cells that match any of several shell patterns, separated by spaces.
+    """Return the cells that match at least one of the space-separated shell patterns.
 
     Raises:
         ValueError: if a pattern matches no cell.

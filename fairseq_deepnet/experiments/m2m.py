@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 def raw_files(path: Path | None, corpus: str | None) -> Path | None:
     """Return the path of a test set's published files, or None if sacreBLEU provides the set.
 
-    If the spBLEU model has been downloaded, it is first copied to sacreBLEU's folder.
+    If the spBLEU model has been downloaded, it is also copied to sacreBLEU's folder.
     """
     spm = DOWNLOADS / "flores101" / "sacrebleu_tokenizer_spm.model"
     place = Path(SACREBLEU_DIR) / "models" / spm.name

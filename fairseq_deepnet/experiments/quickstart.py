@@ -100,7 +100,7 @@ def summary(deep: Run, twin: Run, depth: str, texts: tuple[list[str], list[str]]
     """Return scores, losses and some translations as text.
 
     Args:
-        depth: layers of the encoder and the decoder, such as 18L-18L
+        depth: numbers of encoder and decoder layers, such as 18L-18L
         texts: source and reference lines of the test set
     """
     rows = [["", "BLEU", "chrF", "train nll", "valid nll", "updates"]]

@@ -26,7 +26,7 @@ from fairseq_deepnet.tools.plotting.images import CROSS
 
 
 def make(runs: pd.DataFrame) -> list[Table]:
-    """Return the tables of all sweeps that occur in `runs`, whose rows are those of results.csv."""
+    """Return the tables of all sweeps that occur in `runs`, which has the rows of results.csv."""
     groups = list(runs.groupby("sweep", sort=False))
     if others := int(runs["sweep"].isna().sum()):
         say(f"{others} runs are not cells of a sweep and are left out")
@@ -38,7 +38,7 @@ def make(runs: pd.DataFrame) -> list[Table]:
 
 
 def save(members: Sequence[Table], folder: Path) -> None:
-    """Write report.md, report.csv and, for each table by depth, NAME.png."""
+    """Write report.md, report.csv and a figure NAME.png for each table with a depth axis."""
     texts = [table.markdown() for table in members]
     for table in members:
         if table.by_depth():

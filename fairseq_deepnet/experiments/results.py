@@ -105,9 +105,9 @@ class Run:
         2. The divergence watch reported an event (divergence.jsonl) that lasted to the end of the
            run: a gradient that is not finite, a rising loss, a stalled loss, or a collapsed loss
            scale. Events do not count if the watch's policy rescued the run.
-        3. After the warm-up, the last validation loss is not at least LEARNT below that of a
-           unigram model. A run whose loss is just below it but still falls is slow, not stalled.
-           This rule does not apply to a run that crashed.
+        3. After the warm-up, the last validation loss is not lower than a unigram model's by at
+           least LEARNT. A run whose loss is only slightly below the unigram model's but still
+           falling is slow, not stalled. This rule does not apply to a run that crashed.
         """
         for name, points in (("training", self.train_nll), ("validation", self.valid_nll)):
             if points and not math.isfinite(points[-1][1]):
@@ -181,10 +181,10 @@ class Run:
 
 
 def _of_score(score: Score | None, updates: int) -> dict[str, Any]:
-    """Return a score's columns: its numbers, and how they were obtained.
+    """Return a score's columns in results.csv: its numbers, and how they were obtained.
 
     `bleu` is sacreBLEU's BLEU, averaged over the trained directions of a multilingual model.
-    `bleu_tokenised`, for Moses data only, is BLEU on tokens, as the paper reports it.
+    `bleu_tokenised`, for Moses data only, is the BLEU of tokenised text, which the paper reports.
     """
     means = ("x-en", "en-x", "average", "zero-shot")
     metrics = ("bleu", TOKENISED, "chrf")

@@ -87,7 +87,7 @@ def compare(folders: Sequence[Path], score: str | None = None) -> tuple[pd.DataF
 
     Args:
         folders: run folders, or folders that contain run folders.
-        score: name of the score in each run; by default, that of a sweep's cell, or DEFAULT.
+        score: name of the score in each run; by default, the score of a sweep's cell, or DEFAULT.
 
     Returns:
         A table with a row per system, and notes on it.
@@ -156,7 +156,7 @@ def compare(folders: Sequence[Path], score: str | None = None) -> tuple[pd.DataF
 
 
 def read_scored_run(folder: Path, name: str | None) -> ScoredRun | None:
-    """Read a run's score, hypotheses and references; return None without a score of one pair.
+    """Read a run's score for one language pair, with its texts; return None if there is none.
 
     Raises:
         ValueError: if there are more or fewer hypotheses than references.

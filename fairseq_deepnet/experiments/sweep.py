@@ -149,7 +149,7 @@ def divide(gpus: str, parallel: int, visible: list[str], cores: int) -> list[Sha
     """Return a share of the machine for each parallel cell.
 
     Args:
-        gpus: total number of GPUs, or "all"; "0" is the CPU
+        gpus: total number of GPUs, or "all"; "0" selects the CPU
         parallel: number of parallel cells
         visible: the machine's GPUs, as CUDA_VISIBLE_DEVICES names them
         cores: number of CPU cores
