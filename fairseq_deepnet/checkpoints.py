@@ -210,7 +210,7 @@ def not_written(path: Path, error: OSError) -> ConfigurationError:
 
 
 def model_arguments(state: Mapping[str, Any]) -> Namespace | None:
-    """Return the model arguments in a checkpoint of any fairseq version, or None if absent."""
+    """Return the model arguments in a checkpoint of any fairseq version, or None if it has none."""
     model = (state.get("cfg") or {}).get("model") or state.get("args")
     if not model:
         return None
@@ -224,7 +224,7 @@ def num_updates(state: dict[str, Any]) -> int:
 
 
 def periodic_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints that fairseq wrote after epochs or at intervals of updates."""
+    """Return the checkpoints that fairseq wrote after epochs or at update intervals."""
     return sorted(path for path in folder.glob("checkpoint*.pt") if _PERIODIC.fullmatch(path.name))
 
 

@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
     """Parser whose errors are one-line ValueErrors that suggest the nearest valid name."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise a ValueError; argparse would print several lines of usage before the message."""
+        """Raise a one-line ValueError, whereas argparse would print several lines of usage."""
         is_unknown = self.takes_extra and message.startswith("unrecognized")
         hint = "; options of fairseq come after --" if is_unknown else ""
         raise ValueError(explain_usage(message, self) + hint)
@@ -126,7 +126,7 @@ def variable_of(option: str) -> str:
 
 
 def typed(name: str) -> str:
-    """Return the start of error messages: the script or subcommand that the user ran."""
+    """Return the prefix of error messages: the script or subcommand that the user ran."""
     script = os.environ.get("DEEPNET_COMMAND")
     return f"[{script}]" if script else f"deepnet {name}:"
 

@@ -92,8 +92,8 @@ class Plot:
     """One of the paper's plots, with our lines.
 
     Args:
-        frame: columns line, x, ours (mean over seeds), seeds, lowest, highest and paper; the
-            paper's lines come first
+        frame: table with the columns line, x, ours (mean over seeds), seeds, lowest, highest and
+            paper; the paper's lines come first
     """
 
     name: str
@@ -149,7 +149,7 @@ def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[Plot
 
 
 def points_of(plot: str, run: MonitoredRun, updates: range) -> list[Point]:
-    """Return a run's points in a plot."""
+    """Return a run's points for a plot."""
     cell, kind = run.cell, run.cell.rpartition("_")[0]  # {kind}_{depth}l
     depth = int(str(run.run.config.options.get("decoder-layers", 0)))
     chosen = [record for record in run.records if record["update"] in updates]

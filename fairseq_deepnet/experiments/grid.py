@@ -4,7 +4,7 @@ A definition is a YAML file in configs/sweeps/ with these keys:
 
     title       title of the tables
     panels      name -> part of the sweep with its own keys; keys at the top level are defaults for
-                all panels; without panels, the top level is the only part
+                all panels; without panels, the top level is the only panel
     config      name of the runs' config in configs/
     options     fairseq-train options of every cell; `recipe.KEY` sets a key of the recipe
     cell        pattern of cell names: "{scheme}_{depth}l"

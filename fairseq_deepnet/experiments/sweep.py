@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the cells without a result and print the tables; return 1 if a cell failed."""
+    """Run the cells that have no result and print the tables; return 1 if a cell failed."""
     sweep = grid.load_sweep(args.sweep)
     cells = choose_cells(args, sweep)
     folder = args.runs or ROOT / "runs" / sweep.name
@@ -266,7 +266,7 @@ def _start(
 def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     """Stop cells and their child processes, and kill those that do not exit in time.
 
-    A stopped cell saves a checkpoint before it exits. A second Ctrl-C kills all cells at once.
+    A stopped cell saves a checkpoint before it exits. A second Ctrl-C kills all cells immediately.
     """
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
@@ -334,7 +334,7 @@ def call(module: Any, words: list[str]) -> int:
 def attempt(
     command: Callable[[argparse.Namespace], Any], module: Any, words: list[str]
 ) -> tuple[int, Any]:
-    """Call a function with a subcommand's arguments; return an exit status and the result."""
+    """Call a function with a subcommand's arguments; return the exit status and the result."""
     parser = argparse.ArgumentParser()
     module.add_arguments(parser)
     end = words.index("--") if "--" in words else len(words)
