@@ -178,7 +178,7 @@ class VanishedGradients:
         self._healthy = start
 
     def add(self, update: int, norms: Mapping[str, Sequence[float | None]]) -> None:
-        """Add each side's gradient norms by layer from bottom to top; None if missing."""
+        """Add each side's gradient norms, from the bottom to the top layer (None if missing)."""
         regions = {side: vanished_region(row) for side, row in norms.items()}
         layers = {side: region for side, region in regions.items() if region is not None}
         if not layers:
