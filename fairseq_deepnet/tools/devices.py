@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import Final
 
-DEVICE_GIB: Final = 80
+DEVICE_GIB: Final = 79
 """Memory of a GPU if none is specified."""
 
 

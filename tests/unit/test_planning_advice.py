@@ -107,13 +107,14 @@ def test_bad_input_is_a_one_line_error(
     assert message in lines[0]
 
 
-def test_suggestions_for_a_thousand_layers_on_80_gib(
+def test_suggestions_for_a_thousand_layers_on_an_80_gb_gpu(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code, out, _ = run(capsys, "opus100_1000", "--gpus", "8", "--memory", "80")
+    code, out, _ = run(capsys, "opus100_1000", "--gpus", "8")
     assert code == 0
-    assert "79.5 GiB: --ddp-backend legacy_ddp, 2,048 x 32" in out
-    assert "The run fits with: ddp-backend=legacy_ddp\n" in out
-    assert "planned for 8 GPUs with 80 GiB (change with --gpus and --memory)" in out
+    assert "The run needs 86.41 GiB" in out
+    assert "78.9 GiB: --ddp-backend legacy_ddp, 512 x 128" in out
+    assert "The run fits with: max-tokens=512 update-freq=128 ddp-backend=legacy_ddp\n" in out
+    assert "planned for 8 GPUs with 79 GiB (change with --gpus and --memory)" in out
     for part in ("encoder", "activations", "projection"):
         assert part in out

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("words", nargs="*", metavar="CONFIG key=value", help=words)
     add("--arch", help="an architecture; without CONFIG, configs/base.yaml sets the other options")
     add("--gpus", type=int, default=1, help=f"total number of GPUs; 0 plans for the CPU {default}")
-    memory = f"memory of one device ({DEVICE_GIB}; with --gpus 0, this machine's)"
+    memory = f"memory of one device ({DEVICE_GIB}, an 80 GB GPU; with --gpus 0, this machine's)"
     add("--memory", type=float, metavar="GIB", help=memory)
     entries = "entries in the dictionary, or in the source and target dictionaries"
     add("--vocabulary", metavar="N[,M]", help=entries)
@@ -120,7 +120,8 @@ def _verdict(plan: Plan, steps: list[Step]) -> str:
     last, memory = steps[-1], f"{plan.memory_gib:.4g} GiB"
     if plan.fits:
         return f"The run fits into {memory}: {plan.needed_gib:.2f} GiB with allocator and process."
-    lines = [f"The run does not fit into {memory}. Tried:"]
+    needed = f"{plan.needed_gib:.4g} GiB with allocator and process"
+    lines = [f"The run needs {needed} and does not fit into {memory}. Tried:"]
     for step in steps:
         batch = f"{step.plan.training.max_tokens:,} x {step.plan.training.update_freq}"
         lines.append(f"  {step.plan.needed_gib:.1f} GiB: {step.name}, {batch}")
