@@ -169,8 +169,8 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
     ) -> Any:
         """Return an iterator over the training data; a resumed run gets the same batches.
 
-        If one iterator serves all epochs, plain fairseq seeds its batches with the epoch in which
-        the process started, and data-loading workers keep the order of that epoch.
+        If one iterator serves all epochs, unpatched fairseq seeds its batches with the epoch in
+        which the process started, and data-loading workers keep the batch order of that epoch.
         """
         task, data = self.task, self.cfg.dataset
         if load_dataset:
@@ -381,8 +381,8 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
 def place_in_epoch(state: dict[str, Any], processes: int) -> dict[str, Any]:
     """Convert an epoch iterator's saved state to this number of processes.
 
-    fairseq counts the batches of each process. With another number of processes, it would
-    otherwise skip sentences or train on them twice.
+    fairseq counts the batches of each process. Without this conversion, it would skip sentences or
+    train on them twice when the number of processes changes.
     """
     before = state.get(SHARDS, processes)
     if before == processes:
@@ -400,7 +400,7 @@ def build_observers(trainer: DeepNetTrainer) -> list[Observer]:
     """Return the observers of a new trainer.
 
     Preemption works with every model. The monitor, the divergence watch and warnings about the
-    learning-rate schedule need the options of our models.
+    learning-rate schedule are added only for our models, because they need these models' options.
     """
     observers: list[Observer] = []
     if hasattr(trainer.cfg.model, "residual_scheme"):

@@ -69,12 +69,12 @@ def parse_generation(arguments: Sequence[str]) -> Any:
 
 
 def read_options(words: Sequence[str]) -> dict[str, bool | int | str]:
-    """Return a command line's options by name, as in a config; a switch has the value True.
+    """Parse a command line into a dict from option names to values; a switch has the value True.
 
     fairseq's parser checks the names and values later.
 
     Raises:
-        ValueError: if a word belongs to no option.
+        ValueError: if an argument is neither an option nor an option's value.
     """
     options: dict[str, bool | int | str] = {}
     rest = list(words)

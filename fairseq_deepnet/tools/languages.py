@@ -17,7 +17,7 @@ FILE: Final = Path(__file__).with_name("languages.yaml")
 
 @dataclass(frozen=True)
 class Language:
-    """A language. The entry for a corpus or library that lacks the language is None."""
+    """A language. The field for a corpus or library that lacks the language is None."""
 
     code: str  # this project's code, equal to OPUS-100's code if there is one
     name: str  # in English

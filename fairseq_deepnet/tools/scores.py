@@ -1,7 +1,8 @@
 """Scores in run folders. The name of a score describes how the text was translated.
 
-The score of a language pair is NAME.json, beside NAME.txt with the hypotheses. The score of many
-directions is a folder NAME with two such files for each direction, and averages in summary.json.
+The score of a language pair is stored in NAME.json, and its hypotheses in NAME.txt. Scores for
+several directions are stored in a folder NAME, with two such files for each direction and the
+averages in summary.json.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class Score:
     """A score written by `deepnet evaluate`.
 
     Args:
-        file: path relative to the run folder; a folder for many directions.
-        values: numbers by their keys in VALUES.
-        signatures: sacreBLEU's signatures by metric.
-        facts: the whole record.
+        file: path relative to the run folder; names a folder if there are several directions.
+        values: the scores as numbers, under the keys listed in VALUES.
+        signatures: sacreBLEU's signature for each metric.
+        facts: all entries of the JSON file.
     """
 
     file: str
@@ -65,9 +66,9 @@ def score_name(words: Sequence[str], text: Path | None = None) -> str:
     """Return the name of a score, which describes how the text was translated.
 
     Args:
-        words: split, checkpoint, and settings; empty words are skipped.
-        text: folder of text from outside the data folder; a digest of its path becomes part of the
-            name, to distinguish folders with equal names.
+        words: split, checkpoint, and settings; empty strings are skipped.
+        text: folder with text from outside the data folder; a digest of its path becomes part of
+            the name, to distinguish folders with equal names.
     """
     name = ".".join(filter(None, words))
     if text is None:
@@ -79,7 +80,7 @@ def score_name(words: Sequence[str], text: Path | None = None) -> str:
 def option_words(options: Sequence[str]) -> str:
     """Return fairseq-generate's options as a part of file names, such as max-len-b10.
 
-    Options that are too long or contain unusual characters are replaced by a digest.
+    Options that are too long or contain unusual characters are replaced with a digest.
     """
     name = "".join(options).replace("=", "").replace("--", ".").removeprefix(".")
     if re.fullmatch(r"[\w.,+-]{0,80}", name):
@@ -107,7 +108,7 @@ def read_scores(run: Path) -> list[Score]:
 
 
 def read_score(run: Path, name: str) -> Score | None:
-    """Read a score by its path in a run, with or without .json; return None if there is none."""
+    """Read the score at a path in a run, with or without .json; return None if there is none."""
     path = run / name
     return _read(path, run) or _read(path.with_name(f"{path.name}.json"), run)
 

@@ -156,8 +156,8 @@ def refuse_other_vocabulary(run: Path, data: Path) -> None:
 def is_own_data(model: TrainedModel, data: Path) -> bool:
     """Return True if a model was trained on this folder's data, even if the folder was moved.
 
-    If the run has no record of its data, any folder counts. For a checkpoint outside a run folder,
-    only the folder that the checkpoint names counts.
+    If the run has no record of its data, the result is True for any folder. For a checkpoint
+    outside a run folder, it is True only for the folder that the checkpoint names.
     """
     if model.run is None:
         return _data_of_checkpoint(model).resolve() == data.resolve()
@@ -179,7 +179,7 @@ def task_options(checkpoint: Path) -> dict[str, Any]:
 def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
     """Return the command-line arguments of fairseq's task for this model and data folder.
 
-    Raises ValueError if one of them is for a single language pair and the other for many pairs.
+    Raises ValueError if only one of the two, the model or the data folder, is multilingual.
     """
     task = task_options(checkpoint)
     if (task.get("_name") == MULTILINGUAL_TASK) != folder.is_multilingual:
@@ -199,7 +199,7 @@ def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
 
 
 def last_checkpoints(folder: Path, count: int) -> list[Path]:
-    """Return the `count` latest periodic checkpoints, sorted by their numbers of updates.
+    """Return the `count` latest periodic checkpoints, sorted by number of updates.
 
     Raises ValueError if there are fewer checkpoints, or if a checkpoint is damaged.
     """
@@ -219,9 +219,9 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
     """Average the checkpoints in `paths` (oldest first) and write the result to `output`.
 
     The result has the configuration and the number of updates of the last checkpoint, but no
-    optimiser state. It can be used to translate and to fine-tune, but not to resume. Means are
-    computed in float64 and stored in the dtype of each weight. Integer tensors are copied from the
-    last checkpoint. Raises ValueError if files are damaged or belong to different models.
+    optimiser state. It can be used to translate and fine-tune, but not to resume training.
+    Means are computed in float64 and stored in the dtype of each weight. Integer tensors are copied
+    from the last checkpoint. Raises ValueError if files are damaged or belong to different models.
     """
     states = [checkpoints.load_checkpoint(path, entire=True) for path in paths]
     first = _facts_of_model(states[0])

@@ -2,11 +2,12 @@
 
 transformers has two Post-LN encoder-decoders with sinusoidal positions, FSMT and Marian. FSMT was
 ported from fairseq, but decodes incorrectly at least in versions 4.57 to 5.16: with a cache, all
-words get the position of the first; without a cache, the decoder has no causal mask. Exports
+tokens get the position of the first; without a cache, the decoder has no causal mask. Exports
 therefore use Marian. Its sinusoids differ from fairseq's, but it loads its position table like any
-weight, so the folder can contain fairseq's table, sinusoidal or learned. Everything else agrees:
-LayerNorm after the sum, embeddings times sqrt(C), and logits from the (tied) embeddings plus a
-bias, which is 0 here. Marian's tokenizer accepts sentencepiece models with any order of pieces.
+weight, so the folder can contain fairseq's table, sinusoidal or learned. Otherwise, Marian computes
+the same function as fairseq: LayerNorm follows the residual sum, embeddings are multiplied by
+sqrt(C), and logits come from the (tied) embeddings plus a bias, which exports set to 0. Marian's
+tokenizer accepts sentencepiece models whose pieces are in any order.
 This module does not import transformers.
 """
 
@@ -116,7 +117,7 @@ def write_folder(
 def marian_weights(
     weights: Mapping[str, Tensor], args: Namespace, longest: int
 ) -> dict[str, Tensor]:
-    """Convert fairseq's weights to Marian's state dict, with `longest` positions per side."""
+    """Convert fairseq's weights to Marian's state dict, with `longest` positions on each side."""
     marian = {
         f"model.{name}": tensor.float()
         for name, tensor in weights.items()
@@ -212,7 +213,8 @@ def write_tokenizer(
 def scores_of(model: TrainedModel) -> list[dict[str, Any]]:
     """Return the test scores of a model, sorted by name.
 
-    Checkpoints are compared by content. Scores of multilingual models are means over directions.
+    Checkpoints are identified by their content. The scores of multilingual models are means over
+    directions.
     """
     checkpoints = [fingerprint(path) for path in model.sources]
     return [

@@ -41,7 +41,7 @@ class Vocabularies(NamedTuple):
 
     Args:
         source, target: symbols in the order of the embedding rows.
-        tokens: None for a one-pair model. Otherwise, "tokens" maps languages to tokens, "source"
+        tokens: None for a model of one pair. Otherwise, "tokens" maps languages to tokens, "source"
             names the language whose token precedes a source sentence ("src", "tgt" or None), and
             "target" is True if translations begin with their language's token.
     """
@@ -128,8 +128,8 @@ def stock_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
 def read_vocabularies(checkpoint: Path, folder: DataFolder, engine: str) -> Vocabularies:
     """Read the dictionaries of a model's task, and the language tokens of a multilingual model.
 
-    Raises ValueError if the model and the folder do not belong together, or `engine` does not
-    support the language tokens.
+    Raises ValueError if the data folder does not fit the model, or `engine` does not support the
+    language tokens.
     """
     words = task_arguments(checkpoint, folder)
     if not folder.is_multilingual:

@@ -47,9 +47,9 @@ POINTWISE: Final = ("adam", "fused_adam", "adamax", "adadelta", "nag", "sgd")
 def count_flops(model: Model, batch: MicroBatch) -> dict[str, float]:
     """Return the operations of one micro-batch on one device, by part and in total.
 
-    All parts except `backward` and `recomputation` belong to the forward pass. A linear map from a
-    to b channels takes 2 a b operations per token. For Q K^T and weights x V, attention takes 4 C
-    operations per pair of query and key; the decoder's masked pairs count, too.
+    All parts except `backward` and `recomputation` belong to the forward pass. A linear map from
+    M to N channels takes 2 M N operations per token. The two matrix products of attention take 4 C
+    operations per pair of query and key, including the pairs that the decoder masks.
     """
     linear = attention = again = 0
     for side in Side:
@@ -202,7 +202,7 @@ def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> 
     """Return the training settings for parsed fairseq-train arguments.
 
     Args:
-        length: subwords per sentence, to convert --batch-size to tokens if --max-tokens is not set
+        length: subwords per sentence, used to convert --batch-size to tokens without --max-tokens
 
     Raises:
         ValueError: for options that the plan does not support.
@@ -283,8 +283,9 @@ class Step(NamedTuple):
 def advise(plan: Plan) -> list[Step]:
     """Search for options that make a plan fit, and return all steps of the search.
 
-    The search ends with the first step that fits. No step changes the update, except for rounding.
-    Within a step, the micro-batch is halved and --update-freq is doubled until the plan fits.
+    The search ends with the first step that fits. Apart from rounding, no step changes the result
+    of an update. Within a step, the micro-batch is halved and --update-freq is doubled until the
+    plan fits.
     """
     steps = []
     for options, model, training in _alternatives(plan):

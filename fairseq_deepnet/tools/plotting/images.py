@@ -70,7 +70,7 @@ def clean(axes: Any) -> None:
 
 
 def save(figure: Any, file: Path) -> None:
-    """Write an image atomically, in the format that the file's suffix names."""
+    """Write an image atomically, in the format given by the file's suffix."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with whole(file) as part:
         figure.savefig(part, dpi=150, format=file.suffix.removeprefix("."))

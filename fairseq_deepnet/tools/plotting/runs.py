@@ -1,6 +1,6 @@
 """Readers of logs, measurements and events in run folders, and lines and scales of plots.
 
-Shapes: U = logged or monitored updates, L = layers of a stack, from the input.
+Shapes: U = logged or monitored updates, L = layers of a stack, numbered from the input.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ Points = list[tuple[int, float]]
 
 
 def read_metrics(run: Path, metrics: Sequence[str]) -> dict[tuple[str, str], Points]:
-    """Read metrics from a run's log; return the points of each (metric, "train" or "valid").
+    """Read metrics from a run's log; return points under keys (metric, "train" or "valid").
 
-    If a resumed run logged an update twice, the later line counts. If the run returned to an
+    If a resumed run logged an update twice, the later line is used. If the run returned to an
     earlier update, the old points after that update are dropped. Losses that are not finite remain,
     because they show where a run failed. Without a log, there are no points.
     """
@@ -166,7 +166,8 @@ def label_of(show: str) -> str:
 def parts_of(runs: Sequence[Run], show: str) -> list[str]:
     """Return the measured parts of layers, beginning with the part that an image shows.
 
-    The only part of a quantity without layers is "". The list is empty if nothing was measured.
+    The only part of a quantity that is not measured by layer is "". The list is
+    empty if nothing was measured.
     """
     parts = {key.part for run in runs for key in run.series if key.quantity == show}
     first = [part for part in ("layer", "ffn", "self_attn") if part in parts]

@@ -4,7 +4,7 @@
 
 After each divergence, the next of these steps multiplies one option by a factor; earlier steps stay
 in effect. fallback.json in the run folder records the steps, not the resulting values. Every start
-applies the steps to its own options, so the number of devices may still change.
+applies the recorded steps to its own options, so a run may resume on another number of devices.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def parse(text: str) -> list[str]:
 
 
 def arguments(steps: Sequence[str], options: Mapping[str, Any]) -> list[str]:
-    """Return the options that the steps add to a command line with these parsed options.
+    """Apply `steps` to the parsed `options`, and return the changed options as arguments.
 
     Raises:
         ConfigurationError: if the run has no value for an option that a step changes.
@@ -65,7 +65,7 @@ def arguments(steps: Sequence[str], options: Mapping[str, Any]) -> list[str]:
 
 
 def read(run: Path) -> list[dict[str, Any]]:
-    """Return the fallbacks that a run has taken, in order, as fallback.json records them."""
+    """Read from fallback.json the fallbacks that a run has taken, oldest first."""
     if not (run / NAME).is_file():
         return []
     remedy = "remove it to train without the earlier fallbacks"
@@ -83,8 +83,8 @@ def take(run: Path, change: str, ended: Mapping[str, Any]) -> list[dict[str, Any
     """Roll a run back and record the fallback; return all fallbacks that the run has taken.
 
     Checkpoints that are too new or unreadable are moved aside, and the newest remaining checkpoint
-    becomes checkpoint_last.pt. The record is written last. If this process is killed before that,
-    the next start repeats the fallback.
+    becomes checkpoint_last.pt. The record is written last. If this process is killed before writing
+    it, the next start repeats the fallback.
 
     Args:
         run: the run folder

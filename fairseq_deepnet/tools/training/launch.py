@@ -1,4 +1,4 @@
-"""Options that depend on the devices: share of the global batch, precision and launcher.
+"""Options that depend on the devices: the batch of each device, precision and launcher.
 
 A single process runs fairseq-train directly. Several processes are started by torchrun, which
 forwards signals, ends all processes if one fails, and sets the variables that fairseq reads (RANK,
@@ -6,7 +6,7 @@ WORLD_SIZE, MASTER_ADDR). How torchrun is started depends on the nodes:
 
 - On one node, the command is torchrun --standalone.
 - On several nodes, users start the same command on each node, with NODE_RANK and MASTER_ADDR.
-- In a SLURM job, srun starts one torchrun per node. They connect through the job's first node.
+- In a SLURM job, srun starts one torchrun per node; all connect through the job's first node.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LAUNCHERS: Final = ("auto", "torchrun", "slurm")
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Instructions for the supervisor, computed by another process because this needs torch."""
+    """Instructions for the supervisor, computed by another process because planning needs torch."""
 
     status: int = 0  # exit status if there is no command
     command: tuple[str, ...] = ()  # fairseq-train or its launcher, with all options
@@ -70,7 +70,7 @@ class Batch:
 def split_batch(target: int, max_tokens: int, devices: int) -> Batch:
     """Distribute `target` tokens per update over devices that process `max_tokens` at once.
 
-    If `max_tokens` on all devices exceed `target`, each device receives an equal, smaller share.
+    If `devices` x `max_tokens` exceeds `target`, each device receives an equal, smaller share.
     Otherwise the necessary update-freq is rounded to the nearest integer.
     """
     if target < devices:
@@ -103,7 +103,7 @@ def precision_arguments(precision: str, has_gpus: bool, elsewhere: bool = False)
 
 @dataclasses.dataclass(frozen=True)
 class Launcher:
-    """Settings of the command that starts the processes for `devices`."""
+    """Settings of the command that starts the training processes on `devices`."""
 
     name: str  # torchrun or slurm
     devices: Devices
@@ -134,7 +134,7 @@ class Launcher:
         return [*world, *cpu, "--distributed-no-spawn", "--device-id", "0", *rendezvous]
 
     def prefix(self) -> list[str]:
-        """Return the words that precede fairseq-train on this node."""
+        """Return the part of the command that precedes fairseq-train on this node."""
         nodes, words = self.devices.nodes, []
         if self.name == "slurm":
             words += ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
@@ -165,7 +165,7 @@ def choose_launcher(
     grace: int = 90,
     is_dry: bool = False,
 ) -> Launcher:
-    """Return the launcher. For several nodes, "auto" selects it from `environment`.
+    """Return the launcher. For several nodes, "auto" chooses by `environment`.
 
     Args:
         name: one of LAUNCHERS

@@ -1,6 +1,6 @@
 """Short lines on the screen, made from fairseq-train's complete log.
 
-Lines of an unknown form are shown unchanged, because they may explain a crash.
+Lines in an unknown format are shown unchanged, because they may explain a crash.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Progress:
     """Filter that selects and shortens the lines of a log.
 
     Args:
-        max_update: last update of the run, from which the remaining time follows; 0 if unknown
+        max_update: last update of the run, used to estimate the remaining time; 0 if unknown
 
     Attributes:
         updates: number of the last update in the log
@@ -43,7 +43,7 @@ class Progress:
         self.rest = b""
 
     def read(self, log: BinaryIO, is_over: bool = False) -> list[str]:
-        """Return what to print for the log's new lines, and for an unfinished one if `is_over`."""
+        """Return the text for the log's new lines, and for an unfinished line if `is_over`."""
         *lines, self.rest = (self.rest + log.read()).split(b"\n")
         if is_over and self.rest:
             lines.append(self.rest)

@@ -127,14 +127,14 @@ def refuse_changes(run: Path, config: configs.Config, data: Path, resume: bool) 
 
 
 def text_digests(data: Path) -> dict[str, str]:
-    """Return the digests of training and validation text that a data folder's corpus.json lists."""
+    """Return the digests of the training and validation text, listed in the data's corpus.json."""
     manifest = data / "corpus.json"
     files = read_record(manifest).get("files", {}) if manifest.is_file() else {}
     return {name: files[name] for name in files if Path(name).name.startswith(("train", "valid"))}
 
 
 def resume_point(run: Path, is_kept_up: bool = True) -> tuple[int, bool]:
-    """Repair checkpoint_last.pt; return its updates, and True if a validation is still due.
+    """Repair checkpoint_last.pt; return its update number, and True if a validation is still due.
 
     Args:
         is_kept_up: False with --no-last-checkpoints.

@@ -1,7 +1,7 @@
 """Plan of a training run.
 
 The plan combines the config, the command line, the data folder and the devices. It is compared with
-the records in the run folder, added to them and printed in five lines.
+the records in the run folder, then recorded there and printed in five lines.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PlannedRun:
     steps: list[str] | None  # fallbacks; None without --on-divergence fallback
 
     def summary(self) -> str:
-        """Describe model, data, devices, batch and run in five lines."""
+        """Describe the model, data, devices, batch and run in five lines."""
         parsed, devices = self.parsed, self.launcher.devices
         depths = (getattr(parsed, f"{side}_layers", None) for side in ("encoder", "decoder"))
         model = "-".join(f"{depth}L" for depth in depths if depth is not None)

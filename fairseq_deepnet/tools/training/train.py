@@ -7,9 +7,9 @@ these exit statuses:
     85    preempted: the same command resumes
     86    diverged, and no fallback remains
     130   interrupted by Ctrl-C
-    143   ended by a signal without a checkpoint
+    143   ended by a signal, without saving a checkpoint
     2     an error that the user can fix
-    other the status of the child
+    other the exit status of the child
 
 To save memory, this module imports neither torch nor fairseq. Plans are computed in processes that
 exit before the child starts.

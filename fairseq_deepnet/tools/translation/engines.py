@@ -47,7 +47,7 @@ class Engine(ABC):
 
     @abstractmethod
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
-        """Return each line's best translations in order, as many as the engine was set to find."""
+        """Return each line's translations, best first; the engine's settings give their number."""
 
     def nbest(
         self, lines: Sequence[str], direction: Direction, count: int
@@ -67,7 +67,7 @@ class Translator(Engine):
     """Engine that translates with fairseq's task and beam search, as fairseq-generate does.
 
     Args:
-        folder: data folder on which the model was trained, or one with the same dictionary.
+        folder: the data folder used to train the model, or one with the same dictionary.
         arguments: options of fairseq-generate (`--beam`, `--lenpen`, `--max-tokens` ...).
         cpu: if True, ignore GPUs.
 

@@ -2,7 +2,7 @@
 
 The command reads files or standard input, one sentence per line, and writes the translations in the
 same order. Empty lines stay empty. Bytes that are not UTF-8 become U+FFFD. The file that --out
-names appears when it is complete.
+names is created only when all lines are translated.
 """
 
 from __future__ import annotations
