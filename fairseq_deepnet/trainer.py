@@ -131,7 +131,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
     def _aggregate_logging_outputs(
         self, logging_outputs: Any, *stats: Any, ignore: bool = False
     ) -> tuple[Any, Any]:
-        """Sum fairseq's statistics and the number of signalled processes in one collective."""
+        """Sum fairseq's statistics and the number of signalled processes in one collective call."""
         own = float(preemption.signalled() is not None)
         outputs, (*sums, count) = super()._aggregate_logging_outputs(
             logging_outputs, *stats, own, ignore=ignore

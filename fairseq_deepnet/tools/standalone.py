@@ -42,7 +42,7 @@ def build_from_arguments(args: Namespace, vocabulary: int, target: int | None = 
     Args:
         args: the parsed arguments.
         vocabulary: number of entries in the dictionary.
-        target: number of entries in the target dictionary, if it is a different one.
+        target: number of entries in the target dictionary, if there is a separate one.
 
     Raises:
         ValueError: if the architecture is unknown or rejects its options.

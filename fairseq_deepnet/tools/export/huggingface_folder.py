@@ -242,7 +242,7 @@ def model_card(
 
     Args:
         state: content of the checkpoint.
-        record: entries of export.json.
+        record: the entries of export.json.
     """
     args = required_arguments(state)
     scheme, scores = record["scheme"], record["request"]["scores"]

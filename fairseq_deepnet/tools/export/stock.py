@@ -60,7 +60,7 @@ def required_arguments(state: Mapping[str, Any]) -> Namespace:
 
 
 def kind_of(args: Namespace) -> ModelKind:
-    """Return the kind of a model that is one of ours or the stock counterpart of one.
+    """Return the kind of a model, which must be one of ours or the stock counterpart of one.
 
     Raises ValueError for other models.
     """

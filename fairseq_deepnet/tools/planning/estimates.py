@@ -129,9 +129,9 @@ def estimate(
 
     Args:
         gpus: total number of GPUs; 0 means one CPU process
-        memory_gib: memory of one device
+        memory_gib: available memory of one device
         vocabulary: entries of the source and the target dictionary, including special symbols
-        length: subwords per sentence
+        length: assumed number of subwords per sentence
 
     Raises:
         ValueError: for options that the plan does not support.
@@ -272,7 +272,7 @@ def entries_of(dictionary: Path) -> int:
 class Step(NamedTuple):
     """A plan with changed options and the largest micro-batch that fits.
 
-    `options` maps fairseq-train's changed options to values; the value of a switch is "true".
+    `options` maps fairseq-train's changed options to their values; the value of a switch is "true".
     """
 
     name: str
@@ -333,7 +333,7 @@ def _alternatives(plan: Plan) -> Iterator[tuple[dict[str, str], Model, Training]
 
 
 def _largest_that_fits(plan: Plan, model: Model, training: Training) -> Plan:
-    """Return the plan with the largest micro-batch that fits, or the smallest if none fits."""
+    """Return the plan with the largest micro-batch that fits, or with the smallest if none fits."""
     tokens = training.max_tokens
     while True:
         training = _split(training, plan.training.tokens, tokens)

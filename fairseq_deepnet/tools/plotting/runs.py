@@ -76,7 +76,7 @@ class Key(NamedTuple):
     """Key of a series: a column of the log or a monitored quantity.
 
     Args:
-        side: encoder or decoder, or train or valid for columns of the log; empty otherwise
+        side: "encoder" or "decoder", or for columns of the log "train" or "valid"; otherwise empty
         part: part of a layer; empty for quantities without layers
     """
 
@@ -91,7 +91,7 @@ class Series(NamedTuple):
     Args:
         updates: [U], increasing
         values: [U, L], where L is 1 for quantities without layers; nan where nothing was measured
-            (a layer that LayerDrop skipped), inf in place of any number that is not finite
+            (a layer that LayerDrop skipped); inf where the measured number was not finite
     """
 
     updates: NDArray[np.int64]

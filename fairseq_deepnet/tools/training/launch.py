@@ -165,7 +165,7 @@ def choose_launcher(
     grace: int = 90,
     is_dry: bool = False,
 ) -> Launcher:
-    """Return the launcher. For several nodes, "auto" chooses by `environment`.
+    """Return the launcher. For several nodes, "auto" selects one according to `environment`.
 
     Args:
         name: one of LAUNCHERS

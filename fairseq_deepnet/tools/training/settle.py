@@ -69,7 +69,7 @@ class PlannedRun:
 
 
 def check_data(data: Path, config: configs.Config) -> None:
-    """Raise FileNotFoundError, with the script to run, if a folder contains no training data."""
+    """Raise FileNotFoundError, naming the script to run, if a folder contains no training data."""
     script = config.recipe.get("preprocess") or "scripts/preprocess.sh"
     if not any(data.glob("dict*.txt")) or not any(data.glob("train*.idx")):
         raise FileNotFoundError(

@@ -128,7 +128,7 @@ def planned_apart(args: argparse.Namespace) -> Plan:
 
 
 class Child:
-    """Process that the supervisor starts on this machine, and whose output is the log.
+    """Process that the supervisor starts on this machine, and whose output becomes the log.
 
     Args:
         plan: the plan, which contains the command
