@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fairseq_deepnet import cli
 from fairseq_deepnet.tools.corpora import binarise, build, text
 from fairseq_deepnet.tools.corpora.build import Row, claimed, folder_digests, sources_of
 from fairseq_deepnet.tools.corpora.folder import DataFolder
@@ -144,7 +145,9 @@ def test_a_folder_without_a_record_is_never_replaced(raw: Path, tmp_path: Path) 
         build_one(SMALL, rows, tmp_path / "new")
 
 
-def test_a_pair_records_its_lines_and_the_reasons_for_dropping_others(tmp_path: Path) -> None:
+def test_a_pair_records_its_lines_and_the_reasons_for_dropping_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     raw, clean = tmp_path / "raw", sentences(40)
     odd = [("", "x"), ("a", " "), ("a", "b c d e f g h"), ("x " * 300, "y " * 300)]
     train = [*zip(clean, clean, strict=True), *odd]
@@ -153,6 +156,8 @@ def test_a_pair_records_its_lines_and_the_reasons_for_dropping_others(tmp_path: 
     write(raw, "valid", eo=valid, ia=["y"] * len(valid))
     rows = [Row(split, ("eo", "ia"), f"{raw}/{split}") for split in ("train", "valid")]
     build_one(SMALL, rows, tmp_path / "out")
+    summary = "out: 40 train, 5 valid lines (4 dropped); 60 bpe subwords\n"
+    assert capsys.readouterr().err.endswith(summary)
     record = DataFolder.open(tmp_path / "out").record
     assert record["lines"] == {"train": 40, "valid": len(valid)}
     dropped = {"empty": 2, "length ratio": 1, "too long": 1}
@@ -230,6 +235,17 @@ def test_bad_text_is_refused_in_one_line_and_leaves_no_folder(
         build_one(SMALL, rows_of(raw, "pair"), tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
+
+
+def test_a_dry_run_lists_the_files_and_refuses_missing_ones(
+    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = f"pair --src eo --tgt ia --train {raw}/train --valid {raw}/valid --dry-run".split()
+    assert cli.main(["preprocess", *words]) == 0
+    assert f"  valid.eo-ia.ia: {raw}/valid.ia\n" in capsys.readouterr().out
+    (raw / "train.eo").unlink()
+    assert cli.main(["preprocess", *words]) == 2
+    assert f"there is no {raw}/train.eo[.gz]" in capsys.readouterr().err
 
 
 def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:

@@ -80,7 +80,10 @@ def test_transformers_gives_the_same_log_probabilities(
 ) -> None:
     model = make_trained_run(tmp_path / "run", data, **options)
     assert export(tmp_path / "run") == 0
-    assert gap(model, tmp_path / "run" / "export" / "huggingface") < 1e-4
+    folder = tmp_path / "run" / "export" / "huggingface"
+    assert gap(model, folder) < 1e-4
+    trained = sum(parameter.numel() for parameter in model.parameters())
+    assert f" {trained:,} parameters" in (folder / "README.md").read_text(encoding="utf-8")
 
 
 def test_learned_positions_limit_the_length(tmp_path: Path, data: Path) -> None:
@@ -166,11 +169,10 @@ def test_the_model_card_contains_the_record_of_the_run(tmp_path: Path, data: Pat
     text = (folder / "README.md").read_text(encoding="utf-8")
     for line in (
         "# German to English, deepnorm 3L-2L",
-        "The licence is yours to choose",
+        "add a line `license:` to the metadata above.",
         "- test.checkpoint_best.beam5: BLEU 31.23, chrF 55.50; bleu: `nrefs:1|tok:13a`\n",
         "| lr | 5e-4 |",
         "| tokens per batch | 4096 |",
-        f"{load(folder)[1].num_parameters():,} parameters",
     ):
         assert line in text
     assert text.count(": BLEU") == 1

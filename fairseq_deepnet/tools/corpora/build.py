@@ -169,7 +169,15 @@ def build(
     }
     write_record(part / "corpus.json", record)
     put_folder_in_place(part, out)
-    say(f"built {out}")
+    lines = [
+        f"{sum(n.values()) if isinstance(n, dict) else n:,} {split}"
+        for split, n in record["lines"].items()
+    ]
+    dropped = sum(sum(text.get("dropped", {}).values()) for text in record["cleaning"].values())
+    say(
+        f"built {out}: {', '.join(lines)} lines ({dropped:,} dropped);"
+        f" {record['vocab_size']:,} {record['subwords']} subwords"
+    )
 
 
 class _Cleaned(NamedTuple):

@@ -163,17 +163,19 @@ def run(args: argparse.Namespace) -> int:
     folder, recipe = FOLDERS[args.recipe], read_recipe(args)
     out = args.out or ROOT / "data" / folder.out.format(*recipe.languages.split())
     rows = [] if folder.rows else _own_rows(args, recipe)
+    sources = _sources(args.raw, folder.choices) if args.raw else sources_of(rows)
     if args.dry_run:
         print(f"would build {out} ({args.recipe}):")
         print(*(f"  {key} {value}" for key, value in recipe.options().items()), sep="\n")
+        print(*(f"  {name}: {path}\n" for name, path in sources.items()), sep="", end="")
         return 0
     with claimed(out):
         workers = args.workers or all_cores()
         if not folder.rows:
-            build(recipe, sources_of(rows), lambda _: rows, out, workers, args.force)
+            build(recipe, sources, lambda _: rows, out, workers, args.force)
             return 0
         if args.raw:
-            raw, sources = args.raw, _sources(args.raw, folder.choices)
+            raw = args.raw
         elif not args.force and is_complete(out, recipe):
             return 0
         elif folder.corpus:

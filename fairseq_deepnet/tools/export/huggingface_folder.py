@@ -40,6 +40,7 @@ from fairseq_deepnet.tools.export.stock import (
 )
 from fairseq_deepnet.tools.languages import find
 from fairseq_deepnet.tools.scores import read_scores
+from fairseq_deepnet.tools.standalone import build_from_arguments
 from fairseq_deepnet.tools.trained_model import TrainedModel
 
 ENGINE: Final = "transformers"
@@ -107,8 +108,11 @@ def write_folder(
     }
     write_json(part / "generation_config.json", search)
     write_tokenizer(part, source, data, vocabularies)
-    parameters = sum(weight.numel() for name, weight in weights.items() if name != _BIAS)
-    facts = {"parameters": parameters}
+    unread = {f"{side}_embed_path": None for side in SIDES}
+    own = Namespace(**{**vars(required_arguments(state)), **unread})
+    with torch.device("meta"):  # Marian's weights include sinusoids, and tables that folding untied
+        built = build_from_arguments(own, *map(len, vocabularies[:2]))
+    facts = {"parameters": sum(parameter.numel() for parameter in built.parameters())}
     card = model_card(model, state, data, vocabularies.tokens, {**record, **facts})
     write_text(part / "README.md", card)
     return facts
