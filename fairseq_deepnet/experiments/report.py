@@ -28,12 +28,12 @@ from fairseq_deepnet.tools.plotting.images import CROSS
 def make(runs: pd.DataFrame) -> list[Table]:
     """Return the tables of all sweeps that occur in `runs`, which has the rows of results.csv."""
     groups = list(runs.groupby("sweep", sort=False))
-    if others := int(runs["sweep"].isna().sum()):
-        say(f"{others} runs are not cells of a sweep and are left out")
     if not groups:
         raise ValueError(
             "none of these runs is a cell of a sweep; use `deepnet plot` to compare other runs"
         )
+    if others := int(runs["sweep"].isna().sum()):
+        say(f"{others} runs are not cells of a sweep and are left out")
     return [table for sweep, rows in groups for table in tables.tables_of(str(sweep), rows)]
 
 

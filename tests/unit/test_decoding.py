@@ -89,15 +89,13 @@ def build(arch: str, **options: Any) -> Any:
 def test_rows_keep_their_histories_when_sentences_end_and_beams_are_reordered(
     arch: str,
 ) -> None:
-    model = build(arch)
-    if arch == LM:
-        model.set_beam_size(3)
-    search = Search(model, 8, 3, None if arch == LM else sources(8))
+    search = Search(build(arch), 8, 3, None if arch == LM else sources(8))
     for step in range(24):
         torch.testing.assert_close(search.step(), search.full(), **TOLERANCE)
         search.extend(search.beams(ending=step % 4 == 3))
-    assert search.decoding.cache.hypotheses_per_sentence == 3
-    assert search.decoding.cache.sentences == 2
+    # a language model does not know the beam
+    cache = search.decoding.cache
+    assert (cache.sentences, cache.hypotheses_per_sentence) == ((6, 1) if arch == LM else (2, 3))
 
 
 @pytest.mark.parametrize("arch", ["deepnet_transformer", LM])

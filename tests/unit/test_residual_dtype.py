@@ -57,9 +57,11 @@ def test_gradients_in_half_precision_are_within_one_percent(
 @pytest.mark.parametrize("dtype", HALF, ids=["bf16", "fp16"])
 def test_alpha_is_not_rounded_in_half_precision(dtype: torch.dtype) -> None:
     """torch's CPU kernel rounds it in the forward pass, but not in the backward pass."""
-    x, branch = torch.randn(2, 50, 8).to(dtype)
+    x, branch = torch.randn(2, 500, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
     summed = PostNormResidual(2.711).leave(x, branch, nn.Identity(), nn.Identity())
-    assert torch.equal(summed, (2.711 * x.float() + branch.float()).to(dtype))
+    exact = (2.711 * x.double() + branch.double()).to(dtype)
+    # a sum halfway between two numbers may be rounded either way
+    assert (summed != exact).double().mean() < 0.005
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
