@@ -91,7 +91,7 @@ def refuse_changed(folder: Path, files: Any, names: Iterable[str], record: Path)
         if _known_sha256(path, path.stat().st_size, path.stat().st_mtime_ns) != recorded:
             raise ValueError(
                 f"{shown(path)} differs from the file recorded in {shown(record)}"
-                f" (SHA-256 {str(recorded)[:12]}...): copy it again from its source"
+                f" (SHA-256 {str(recorded)[:12]}...): select the recorded data, or copy it again"
             )
 
 

@@ -22,6 +22,7 @@ from fairseq_deepnet.files import ROOT, inside_project, say, shown
 from fairseq_deepnet.records import read_record, refuse_changed, sha256
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, BareFolder, DataFolder
+from fairseq_deepnet.tools.export import RECORD as EXPORT
 
 BEST: Final = "checkpoint_best.pt"
 ENVIRONMENT: Final = "environment.json"
@@ -82,7 +83,7 @@ def choose_model(target: Path, average: int) -> TrainedModel:
 
     Raises:
         FileNotFoundError: if there is no such run or checkpoint.
-        ValueError: if a single checkpoint is to be averaged.
+        ValueError: if a single checkpoint is to be averaged, or the folder is an export.
     """
     folder = target / "checkpoints" if (target / "checkpoints").is_dir() else target
     folder = target.resolve().parent if target.is_file() else folder  # the target may be a link
@@ -98,7 +99,9 @@ def choose_model(target: Path, average: int) -> TrainedModel:
     for path in [target] if target.is_file() else [folder / BEST, folder / checkpoints.LAST]:
         if path.is_file():
             return TrainedModel(path, run, [path])
-    raise FileNotFoundError(f"{shown(folder)} has no checkpoint_best.pt or checkpoint_last.pt yet")
+    if (folder / EXPORT).is_file():
+        raise ValueError(f"{shown(folder)} is an exported model: give the run instead")
+    raise FileNotFoundError(f"{shown(folder)} has no checkpoint_best.pt or checkpoint_last.pt")
 
 
 def find_data(model: TrainedModel, path: Path | None, spm: str | None = None) -> DataFolder:

@@ -89,7 +89,8 @@ def test_options_override_a_config(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "message"),
     [
         ([], "name a model"),
-        (["no_such_thing"], "no_such_thing"),
+        (["no_such_thing"], "there is no config 'no_such_thing'"),
+        (["runs/mnie"], "there is no run or checkpoint runs/mnie"),
         (["--arch", "no_such_arch"], "no_such_arch"),
         (["--arch", "deepnet_transformer", "encoder-lairs=3"], "encoder-lairs"),
         (["--arch", "deepnet_transformer", "residual-scheme=deepnrom"], "deepnrom"),

@@ -21,6 +21,9 @@ def test_the_model_of_a_run_without_validation_is_its_last_checkpoint(run: Path)
     (folder / "checkpoint_last.pt").unlink()
     with pytest.raises(FileNotFoundError, match="has no checkpoint_best"):
         trained_model.choose_model(run, 0)
+    (folder / "export.json").touch()
+    with pytest.raises(ValueError, match="checkpoints is an exported model: give the run"):
+        trained_model.choose_model(run, 0)
 
 
 def test_moved_data_are_recognised_by_their_record(run: Path, tmp_path: Path) -> None:

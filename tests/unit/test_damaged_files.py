@@ -94,6 +94,7 @@ def test_a_run_is_refused_with_another_dictionary(
     line = refused("translate", run, data / "text" / "test.de")
     assert "dict.en.txt differs from the file recorded in" in line
     assert "environment.json (SHA-256" in line
+    assert "...): select the recorded data, or copy it again" in line
 
 
 def test_checksums_reveal_a_flipped_bit_in_a_weight(tmp_path: Path, refused: Deepnet) -> None:

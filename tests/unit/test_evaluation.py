@@ -126,6 +126,7 @@ def test_data_of_another_run_is_refused(evaluate: Evaluate, run_folder: Path, da
         ("RUN", {"split": "valid"}, "has no text of the valid set: choose another with --split"),
         ("RUN", {"gpus": "64"}, "GPUS=64, but"),
         ("RUN", {"spm": "none"}, "scores need text, not tokens"),
+        ("RUN", {"data": "/nowhere"}, "there is no data folder /nowhere"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(

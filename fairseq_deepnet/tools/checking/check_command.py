@@ -56,12 +56,14 @@ def run(args: Namespace) -> int:
     if target is None and args.arch is None:
         raise ValueError("name a model: --arch NAME, a config, a run folder or a checkpoint")
     path = Path(target or "")
-    if target is None or not path.exists() or path.suffix in (".yaml", ".yml"):
+    is_saved = path.exists() or len(path.parts) > 1  # a config in configs/ is named without folder
+    if target is None or not is_saved or path.suffix in (".yaml", ".yml"):
         findings = check_new(target, words[target is not None :], args)
-    elif words[1:] or args.arch:
-        raise ValueError(f"{target}: a checkpoint contains its options; remove the others")
     else:
-        findings = check_saved(choose_model(path, 0).path, args.claim)
+        saved = choose_model(path, 0).path
+        if words[1:] or args.arch:
+            raise ValueError(f"{target}: a checkpoint contains its options; remove the others")
+        findings = check_saved(saved, args.claim)
     if args.json is not None:
         write_json(args.json, findings.as_json())
     print(findings)

@@ -69,6 +69,8 @@ class DataFolder:
         """Open a folder and read its record; raise FileNotFoundError if it has none."""
         manifest = path / "corpus.json"
         if not manifest.is_file():
+            if not path.is_dir():
+                raise FileNotFoundError(f"there is no data folder {path}; set --data (DATA=FOLDER)")
             raise FileNotFoundError(
                 f"{path} is not a complete data folder, as it has no corpus.json; set --data FOLDER"
                 " (in scripts DATA=FOLDER), or for data written by fairseq-preprocess give its"

@@ -128,9 +128,10 @@ def read_run(folder: Path, name: str) -> Run:
         if points:
             rows[Key(metric, kind)] = {update: _row([value]) for update, value in points}
     if not rows:
+        is_logged = (folder / LOG).is_file()
+        log = f"no progress lines in {LOG} (--log-format json)" if is_logged else f"no {LOG}"
         raise ValueError(
-            f"{folder}: no progress lines in {LOG} (--log-format json) and no {records.NAME};"
-            " choose a run folder of scripts/train.sh"
+            f"{folder}: {log} and no {records.NAME}; choose a run folder of scripts/train.sh"
         )
     series = {}
     for key, by_update in rows.items():
