@@ -21,7 +21,7 @@ WORDS = {
     **dict.fromkeys(("average.sh", "eval_bleu.sh"), "run"),
 }
 PLACES = ("DATA", "OUT", "RUN", "RUNS", "VENV")
-TEXT = {"SRC": "de", "TGT": "en", "TRAIN": "raw/train", "VALID": "raw/valid"}
+TEXT = {"SRC": "de", "TGT": "en", "TRAIN": "raw", "VALID": "raw"}
 
 
 def files_of(*folders: Path) -> set[str]:
@@ -30,10 +30,9 @@ def files_of(*folders: Path) -> set[str]:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_dry_run_writes_nothing(script: str, tmp_path: Path) -> None:
-    for name in ("run", "raw"):
-        (tmp_path / name).mkdir()
-    for name in ("train.de", "train.en", "valid.de", "valid.en"):
-        (tmp_path / "raw" / name).touch()
+    (tmp_path / "run").mkdir()
+    for name in ("raw.de", "raw.en"):
+        (tmp_path / name).touch()
     folders = (tmp_path, tmp_path / "run", ROOT, ROOT / "data", ROOT / "runs")
     before = files_of(*folders)
     environment = {name: str(tmp_path / name.lower()) for name in PLACES}
