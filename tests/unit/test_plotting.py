@@ -123,7 +123,7 @@ def test_either_a_log_or_measurements_suffice(tmp_path: Path) -> None:
     for folder in folders:
         assert len(read_run(folder, "a").series[Key("loss", "train")].updates) == 20
     (folders[0] / "train.log").unlink()
-    with pytest.raises(ValueError, match="no train.log and no monitor.jsonl"):
+    with pytest.raises(ValueError, match=r"no train\.log and no monitor\.jsonl"):
         read_run(folders[0], "a")
     (folders[0] / "train.log").touch()
     with pytest.raises(ValueError, match="no progress lines"):
