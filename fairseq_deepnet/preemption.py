@@ -121,7 +121,7 @@ class Preemption(Observer):
         self.is_updated = False
 
     def validated_a_batch(self) -> None:
-        """Act on a signal during a validation, which may take longer than the grace period."""
+        """Act on a signal during validation, which may take longer than the grace period."""
         if self.is_requested and not self.is_ending:
             self._save_and_leave()
 

@@ -102,7 +102,7 @@ class Plot:
 
     @property
     def columns(self) -> list[float]:
-        """x values of the table: all, or only the paper's if there are many."""
+        """The table's x values: all, or if there are more than `_MANY`, only those in the paper."""
         everything = sorted(self.frame["x"].unique())
         theirs = sorted(self.frame.dropna(subset=["paper"])["x"].unique())
         return theirs if theirs and len(everything) > _MANY else everything

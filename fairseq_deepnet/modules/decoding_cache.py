@@ -225,7 +225,7 @@ class LayerMemory:
         self._cleared = 0  # number of initialised slots
 
     def views(self, like: Tensor) -> None:
-        """Update the views; `like` is a tensor [.., H, D] with the buffers' dtype and device."""
+        """Update the views; `like` is a tensor [..., H, D] with the buffers' dtype and device."""
         cache = self.cache
         if self._seen == cache.changes:
             return

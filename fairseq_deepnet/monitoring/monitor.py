@@ -49,8 +49,8 @@ def monitored_quantities(args: Any) -> tuple[str, ...]:
     """Return the quantities to measure, according to a model's arguments.
 
     Raises:
-        ConfigurationError: if the interval is negative, or missing despite --monitor, or if a
-            quantity is unknown.
+        ConfigurationError: if the interval is negative, if --monitor is set without an interval,
+                or if a quantity is unknown.
     """
     interval, request = getattr(args, "monitor_interval", None), getattr(args, "monitor", None)
     if interval is None and request is not None:

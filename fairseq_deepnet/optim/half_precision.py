@@ -25,7 +25,7 @@ class ForeachMasters(ExactFP16Optimizer):
     _needs_sync: bool
 
     def _trained(self) -> Pairs:
-        """Return each trained weight with its master."""
+        """Return each trained weight paired with its master weight."""
         both = zip(self.fp16_params, self.fp32_params, strict=True)
         return [(p, master) for p, master in both if p.requires_grad]
 

@@ -53,7 +53,8 @@ def choose_devices(
         cpu_processes: number of processes per node if no GPUs are used
         nodes: number of nodes
         visible: number of GPUs in this machine
-        elsewhere: True if the devices are in other machines; `gpus` may then exceed `visible`
+        elsewhere: True if the run may use another machine, as in a dry run; `gpus` may then exceed
+            `visible`
     """
     if min(cpu_processes, nodes) < 1:
         raise ValueError(f"NODES={nodes}, CPU_PROCESSES={cpu_processes}: at least 1 is needed")

@@ -45,7 +45,8 @@ class WeightRow:
 
     Args:
         expected, measured: one value per layer; for biases, the smallest and the largest value.
-        gain, measured_gain: ratios to Xavier's standard deviation; empty for biases.
+        gain, measured_gain: `expected` and `measured`, divided by Xavier's standard deviation;
+            empty for biases.
         ratio: measured / expected, pooled over layers; None if all expected values are 0.
         tolerance: maximum distance of `ratio` from 1.
         fine: True if no deviation was found; None if the weights are not judged.

@@ -1,4 +1,4 @@
-"""Recipes of data folders, and reading, cleaning and parallel processing of lines of text.
+"""Recipes for data folders, and reading, cleaning and parallel processing of lines of text.
 
 A line ends only at "\\n". Python's text mode also splits at a lone "\\r", and `str.splitlines` at
 U+2028, U+0085, "\\x0b" and others. Either would misalign the two sides of a corpus.

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan; return 0 if the run fits, possibly with other options, otherwise 1."""
+    """Print the plan; return 0 if the run fits as it is or with other options, and 1 otherwise."""
     config, notes = read_config(args)
 
     from fairseq_deepnet.tools.planning.estimates import advise, estimate, vocabulary_of

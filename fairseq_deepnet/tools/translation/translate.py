@@ -152,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def output(path: Path | None) -> Iterator[BinaryIO]:
-    """Yield standard output, or a file that appears under its name when it is complete."""
+    """Yield standard output, or a temporary file that replaces `path` when it is complete."""
     if path is None:
         yield sys.stdout.buffer
         return
