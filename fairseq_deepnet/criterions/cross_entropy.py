@@ -116,7 +116,7 @@ class AtOutputLayer:
 
 @register_criterion(PLAIN, dataclass=cross_entropy.CrossEntropyCriterionConfig)
 class CrossEntropyCriterion(AtOutputLayer, cross_entropy.CrossEntropyCriterion):
-    """fairseq's cross_entropy, computed in chunks, with the same options, results, log and class name.
+    """fairseq's cross_entropy, computed in chunks, with the same options, results and class name.
 
     fairseq's trainer compares class names when it loads a checkpoint, so a run can resume with
     either criterion.

@@ -50,7 +50,7 @@ def monitored_quantities(args: Any) -> tuple[str, ...]:
 
     Raises:
         ConfigurationError: if the interval is negative, if --monitor is set without an interval,
-                or if a quantity is unknown.
+            or if a quantity is unknown.
     """
     interval, request = getattr(args, "monitor_interval", None), getattr(args, "monitor", None)
     if interval is None and request is not None:
