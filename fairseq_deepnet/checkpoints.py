@@ -137,7 +137,7 @@ def refuse_not_finite(state: Mapping[str, Any], path: object) -> None:
 def naming_damage(path: Path | str) -> Iterator[None]:
     """Convert torch's errors about a damaged file into a one-line ConfigurationError.
 
-    File-system errors, such as a missing file or permission, are raised unchanged.
+    File-system errors, such as FileNotFoundError and PermissionError, propagate unchanged.
     """
     try:
         yield

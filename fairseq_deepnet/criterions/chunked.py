@@ -6,7 +6,8 @@ Let z = x W^T + b, p = softmax(z), s the smoothing, e = s / (V - 1), a = 1 - s -
 for a token with target t is -a log p_t - e sum_v log p_v, with the gradient dz = p - a [v = t] - e.
 Each chunk's table [n, V] yields the chunk's contribution to losses and gradients, and the next
 chunk reuses the table's memory. Each chunk needs one exponential per entry and three matrix
-products, as a table [N, V] would. The backward pass only scales the gradients.
+products, so chunking adds no arithmetic compared with a single table [N, V]. The backward pass only
+scales the gradients.
 
 The term e is the same in every column and needs no table: its contribution to losses and gradients
 follows from the sum of W over V and the sum of x over N.

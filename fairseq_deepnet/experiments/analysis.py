@@ -6,8 +6,8 @@ The sweeps fig3b, fig3c, fig4 (also for fig3a) and fig5 train the runs. The comm
 our numbers and the paper's, which were read off its plots, and writes FIGURE.csv and FIGURE.png.
 The key of a line in a plot is the key of its row in paper.yaml.
 
-Iteration i, counted from 0, is the model after i updates. Its model update is measured after update
-i, its activations and gradients at update i + 1. Our lines are solid, or dashed for runs with
+Iteration i, counted from 0, refers to the model after i updates. Its model update is measured after
+update i, its activations and gradients at update i + 1. Our lines are solid, or dashed for runs with
 fairseq's initialisation; the paper's lines are dotted and have open markers.
 """
 

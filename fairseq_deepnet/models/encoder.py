@@ -109,7 +109,7 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
     ) -> EncoderOut:
-        """Encode src_tokens [B, S] and return fairseq's dictionary, with "encoder_out" [S, B, C].
+        """Encode src_tokens [B, S]; return a dict in fairseq's format, with "encoder_out" [S, B, C].
 
         Without padding, "encoder_padding_mask" is [], so the decoder need not check for padding.
         """
@@ -152,7 +152,7 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
         )
 
     def run_unpadded(self, x: Tensor, batch: Unpadded, mask: Tensor | None) -> Tensor:
-        """Run only those positions of the batch that are not padding through the layers."""
+        """Run only the non-padding positions of the batch through the layers."""
         layers = [UnpaddedLayer(cast(EncoderLayer, layer), batch) for layer in self.layers]
         x, _ = run_layers(
             layers,

@@ -107,7 +107,8 @@ class Unpadded:
     def spread(self, x: Tensor) -> Tensor:
         """Return x [n, C] as [B, T, C] for attention.
 
-        Padding has arbitrary finite values, which must be masked because their gradient is ignored.
+        Padding has arbitrary finite values, which must be masked: the backward pass ignores their
+        gradients.
         """
         spread: Tensor = _Spread.apply(x, self)  # type: ignore[no-untyped-call]
         return spread

@@ -243,7 +243,8 @@ class Activations:
 def layer_norms(stack: Stack) -> Iterator[tuple[nn.Module, str, int]]:
     """Yield each LayerNorm of a stack with the name of its part and its index in that part.
 
-    The part of a LayerNorm that only some schemes have is named after its path in the layer.
+    If only some schemes have a LayerNorm, the name of its part is the LayerNorm's path in the
+    layer.
     """
     for index, layer in enumerate(stack.layers):
         for path, module in layer.module.named_modules():

@@ -384,7 +384,7 @@ def check_residuals(
     """Compare sublayers with the scheme's residuals, applied to the same streams and branches.
 
     Returns:
-        alpha, each sublayer's formula, and the faults.
+        the facts (alpha and each sublayer's formula) and the faults.
     """
     sublayers = tuple(branch.sublayer for branch in stack.layers[0].branches)
     width = stack.layers[0].branches[-1].linears[Role.FC2].out_features

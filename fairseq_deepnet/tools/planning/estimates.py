@@ -202,7 +202,7 @@ def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> 
     """Return the training settings for parsed fairseq-train arguments.
 
     Args:
-        length: subwords per sentence, used to convert --batch-size to tokens without --max-tokens
+        length: subwords per sentence, to convert --batch-size to tokens if --max-tokens is unset
 
     Raises:
         ValueError: for options that the plan does not support.
