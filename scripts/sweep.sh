@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train and score all cells of a sweep: a table or figure of the paper, or your own comparison. Then print its
+# Train all cells of a sweep, and score them if the sweep or score=true says so: a table or figure of the paper, or your own comparison. Then print its
 # tables with the paper's numbers beside ours, and draw its figures.
 #
 #   bash scripts/sweep.sh SWEEP [key=value ...]
@@ -21,6 +21,7 @@
 #   ONLY       patterns of cell names, such as '*_18l deepnorm_*' (all)
 #   SEEDS      seeds, such as 1,2,3; each cell runs once per seed (1)
 #   GPUS       total number of GPUs; 0 trains on the CPU (all visible GPUs)
+#   THREADS    CPU threads of each cell (all cores, shared by the cells that run at once)
 #   PARALLEL   number of cells to run at once, each with its share of the GPUs or cores (1)
 #   DRY_RUN    1: only print the plan: cells, their state, and the options that the sweep sets (0)
 #
@@ -30,4 +31,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
 
 [[ -n ${1:-} && $1 != -* ]] || die "a sweep is missing: bash scripts/sweep.sh table1; see --help"
+[[ -z ${THREADS:-} ]] || export OMP_NUM_THREADS=$THREADS
 hand_over sweep --variables "$@"

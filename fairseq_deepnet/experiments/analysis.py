@@ -7,7 +7,7 @@ our numbers and the paper's, which were read off its plots, and writes FIGURE.cs
 The key of a line in a plot is the key of its row in paper.yaml.
 
 Iteration i, counted from 0, refers to the model after i updates. Its model update is measured after
-update i, its activations and gradients at update i + 1. Our lines are solid, or dashed for runs with
+update i, its activations and gradients at update i + 1. Our lines are solid, or dashed with
 fairseq's initialisation; the paper's lines are dotted and have open markers.
 """
 

@@ -123,6 +123,7 @@ def run(args: argparse.Namespace) -> int:
     if args.significance:
         frame, notes = significance.compare(args.folders, args.score)
         formats = ["", ".2f", ".2f", ".2f", ".4f", ".4f"]
+        frame = frame.astype(object).where(frame.notna(), None)
         print(frame.to_markdown(index=False, missingval="-", floatfmt=formats), end="\n\n")
         print("\n".join(f"- {note}" for note in notes))
         return 0

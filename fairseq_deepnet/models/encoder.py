@@ -109,7 +109,7 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
     ) -> EncoderOut:
-        """Encode src_tokens [B, S]; return a dict in fairseq's format, with "encoder_out" [S, B, C].
+        """Encode src_tokens [B, S]; return a dict in fairseq's format: "encoder_out" [S, B, C], ...
 
         Without padding, "encoder_padding_mask" is [], so the decoder need not check for padding.
         """

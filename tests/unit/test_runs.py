@@ -141,6 +141,10 @@ def test_settings_may_change_until_there_is_a_checkpoint(record: Recorder) -> No
     assert "set RUN=FOLDER" in record.output
     assert (record.run / "config.yaml").read_bytes() == recorded
 
+    assert record("--encoder-layers", "7", resume="") is None
+    assert "contains a different model (encoder-layers" in record.output
+    assert (record.run / "config.yaml").read_bytes() == recorded
+
     # options that change no number may differ
     assert record("--lr", "2e-1", "--log-interval", "7", "--checkpoint-activations-every", "auto")
     assert "resuming from update 100" in record.output

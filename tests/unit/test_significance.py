@@ -73,7 +73,8 @@ def test_the_numbers_are_those_of_sacrebleus_own_command_line(
     assert "|bs:1000|seed:12345|" in notes[-2]
     assert "|ar:10000|seed:12345|" in notes[-1]
     assert cli.main(["report", "--significance", str(tmp_path)]) == 0
-    row = capsys.readouterr().out.splitlines()[3].split("|")
+    baseline, row = (line.split("|") for line in capsys.readouterr().out.splitlines()[2:4])
+    assert [cell.strip() for cell in baseline[1:6]] == ["a", "85.96", "-", "-", "-"]
     assert [cell.strip() for cell in row[1:6]] == ["b", "90.20", "-", "4.24", "0.0569"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,12 @@ _MAY_DIFFER: Final = HARMLESS | {
     "data",
 }
 """Options that may differ when a run resumes; data folders are compared separately."""
+
+
+_FIXED: Final = re.compile(
+    r"(arch|task|residual-scheme|scheme-variant|share-\S+|\S+-(layers|embed-dim|attention-heads)) "
+)
+"""Changes that a checkpoint cannot follow."""
 
 
 def differences(old: configs.Config, new: configs.Config) -> list[str]:
@@ -116,6 +123,12 @@ def refuse_changes(run: Path, config: configs.Config, data: Path, resume: bool) 
             raise ValueError(
                 f"--restore-file {start}: {shown(run)} already has checkpoints; set RUN=FOLDER to"
                 " start another run from that file"
+            )
+        fixed = [change for change in changes if _FIXED.match(change)]
+        if fixed:
+            raise ValueError(
+                f"{shown(run)} contains a different model ({'; '.join(fixed)}): set RUN=FOLDER to"
+                " train beside it"
             )
         if not resume:
             raise ValueError(
