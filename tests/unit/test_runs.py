@@ -217,6 +217,16 @@ def test_the_next_start_falls_back_if_the_supervisor_was_killed(
     assert command[-2:] == ["--lr=0.005", "--fallback-step=2"]
 
 
+def test_a_run_stopped_for_a_divergence_does_not_resume_inside_it(record: Recorder) -> None:
+    assert record("--on-divergence", "stop")
+    make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 150)
+    ended.write(record.run, ended.Why.DIVERGED, 150, attempt=0, started=140)
+    assert record.train("--on-divergence", "stop") == DIVERGED
+    assert "diverged at update 150: set RUN=FOLDER" in record.output
+    assert ended.read(record.run)["started"] == 140
+    assert record("--on-divergence", "stop", resume="")
+
+
 def test_a_run_with_a_checkpoint_of_the_last_update_is_complete(record: Recorder) -> None:
     record("--max-update", "300")
     last = make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 300)
