@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Train all cells of a sweep, and score them if the sweep or score=true says so: a table or figure of the paper, or your own comparison. Then print its
-# tables with the paper's numbers beside ours, and draw its figures.
+# Train all cells of a sweep: a table or figure of the paper, or your own comparison. Score them if the sweep or
+# score=true says so. Then print the sweep's tables with the paper's numbers beside ours, and draw its figures.
 #
 #   bash scripts/sweep.sh SWEEP [key=value ...]
 #

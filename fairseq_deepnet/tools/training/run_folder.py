@@ -126,10 +126,8 @@ def refuse_changes(run: Path, config: configs.Config, data: Path, resume: bool) 
             )
         fixed = [change for change in changes if _FIXED.match(change)]
         if fixed:
-            raise ValueError(
-                f"{shown(run)} contains a different model ({'; '.join(fixed)}): set RUN=FOLDER to"
-                " train beside it"
-            )
+            text = "; ".join(fixed)
+            raise ValueError(f"{shown(run)} contains a different model ({text}): set RUN=FOLDER")
         if not resume:
             raise ValueError(
                 f"{shown(run)} was trained with other settings ({'; '.join(changes)}): set"

@@ -179,10 +179,7 @@ def plan_run(args: argparse.Namespace) -> Plan:
     history, last = fallbacks.read(run), ended.read(run)
     has_diverged = last.get("why") == ended.Why.DIVERGED and last.get("attempt") == len(history)
     if has_diverged and not training.steps and not args.resume:
-        say(
-            f"diverged at update {last['update']:,}: set RUN=FOLDER to start another run, or"
-            " RESUME=1 to resume this one nevertheless"
-        )
+        say(f"diverged at update {last['update']:,}: set RUN=FOLDER, or RESUME=1 to resume anyway")
         return Plan(ended.DIVERGED)
     if training.steps and has_diverged:
         if len(history) >= len(training.steps):
