@@ -421,8 +421,8 @@ def check_residuals(
     alpha = Fact("alpha", measured, *((expected, fine) if judged else (LEARNED, None)))
     pairs = zip(layers, expected_layers, strict=True)
     if judged and not all(same(a.output[:, width:], b.output[:, width:]) for a, b in pairs):
-        where, found = f"{stack.side.value} layers", "unexpected streams besides x"
-        faults.append(Fault("inputs", where, found, f"those of {scheme.name}"))
+        where, excess = f"{stack.side.value} layers", "unexpected streams besides x"
+        faults.append(Fault("inputs", where, excess, f"those of {scheme.name}"))
     return [alpha, *facts], faults
 
 
