@@ -105,20 +105,19 @@ def compare(folders: Sequence[Path], score: str | None = None) -> tuple[pd.DataF
             notes.append(f"{shown(path)} has no such score")
         else:
             runs.append(scored)
-    first = runs[0] if runs else None
-    for run in runs:
-        assert first is not None
-        if run.references != first.references:
-            raise ValueError(f"{run.folder} and {first.folder} have different test sets")
-        if run.record["bleu_signature"] != first.record["bleu_signature"]:
-            raise ValueError(f"{run.folder} and {first.folder} have different BLEU signatures")
+    for run in runs[1:]:
+        if run.references != runs[0].references:
+            raise ValueError(f"{run.folder} and {runs[0].folder} have different test sets")
+        if run.record["bleu_signature"] != runs[0].record["bleu_signature"]:
+            raise ValueError(f"{run.folder} and {runs[0].folder} have different BLEU signatures")
     systems: dict[str, dict[str, ScoredRun]] = {}
     for run in runs:
         if systems.setdefault(run.settings, {}).setdefault(run.seed, run) is not run:
             other = systems[run.settings][run.seed].folder
             raise ValueError(f"{run.folder} and {other} have the same settings and seed")
-    if first is None or len(systems) < 2:
+    if len(systems) < 2:
         raise ValueError("--significance needs two scored systems that differ in more than seeds")
+    first = runs[0]
     seeds = sorted(set.intersection(*map(set, systems.values())))
     if not seeds:
         raise ValueError("--significance: the systems have no seed in common")

@@ -201,8 +201,7 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
         """
         if DECODING_KEY not in incremental_state:
             source = padding = None
-            # without an encoder the beam is unknown: fairseq announces only beams above 1
-            group = 1
+            group = 1  # without an encoder: fairseq announces only beams above 1
             if encoder_out is not None:
                 group = hypotheses_per_sentence(encoder_out)
                 source = encoder_out["encoder_out"][0].transpose(0, 1)

@@ -72,10 +72,6 @@ class DeepNetTransformerLM(HonoursBf16, TransformerLanguageModel):
         finish_model(model, args, scheme, {Side.DECODER: decoder})
         return model
 
-    def set_beam_size(self, beam_size: int) -> None:
-        """Set the number of hypotheses per sentence; fairseq's generator calls this."""
-        self.decoder.set_beam_size(beam_size)
-
 
 @register_model_architecture("deepnet_transformer_lm", "deepnet_transformer_lm")
 def deepnet_transformer_lm(args: Namespace) -> None:
