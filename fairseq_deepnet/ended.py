@@ -47,6 +47,7 @@ class Why(StrEnum):
 
     COMPLETE = "complete"
     PREEMPTED = "preempted"  # ended by a signal, with everything saved
+    INTERRUPTED = "interrupted"  # ended by Ctrl-C, with everything saved
     UNSAVED = "unsaved"  # ended by a signal, without a checkpoint
     DIVERGED = "diverged"  # stopped by --on-divergence stop or fallback
 

@@ -183,6 +183,17 @@ def test_an_image_by_layer_has_a_heat_map_per_run_and_side_with_one_scale(runs: 
     assert len({(norm.vmin, norm.vmax) for norm in scales}) == 1
 
 
+@pytest.mark.parametrize("updates", [[4], [4, 6, 20]])
+def test_the_axis_of_a_heat_map_ends_at_the_last_measurement(
+    tmp_path: Path, updates: list[int]
+) -> None:
+    (run,) = read_runs([make_run(tmp_path / "a", updates)])
+    for axes in images.draw([run], "gradient_norm").axes[:2]:
+        assert axes.get_xlim()[1] == updates[-1]
+    layout = page._layers([run], "gradient_norm", "layer", 60).layout
+    assert layout.xaxis.range[1] == layout.xaxis2.range[1] == updates[-1]
+
+
 @pytest.mark.parametrize("show", ["lr", "model_update", "branch_norm"])
 def test_an_image_is_written(runs: list[Run], tmp_path: Path, show: str) -> None:
     out = tmp_path / "new" / "x.png"

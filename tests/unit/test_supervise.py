@@ -134,6 +134,21 @@ def test_the_child_receives_the_right_signal(
     assert not ended.is_complete(work.run)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_record_of_a_saved_run_tells_an_interruption_from_a_preemption(
+    number: signal.Signals, work: Work
+) -> None:
+    work.add()
+    pid = work.start()
+    work.wait_for_child()
+    ended.write(work.run, ended.Why.PREEMPTED, 7)  # fairseq-train, which only receives SIGTERM
+    os.kill(pid, number)
+    is_interrupted = number is signal.SIGINT
+    work.finish(INTERRUPTED if is_interrupted else PREEMPTED)
+    why = "interrupted" if is_interrupted else "preempted"
+    assert ended.read(work.run) == {"why": why, "update": 7}
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the end of a parent")
 def test_killing_the_supervisor_signals_its_child(work: Work) -> None:
     work.add()

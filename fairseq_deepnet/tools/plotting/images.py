@@ -142,9 +142,10 @@ def _draw_map(axes: Any, series: Series, scale: Scale) -> Any:
     """Draw a heat map with red cells for values that are not finite; return its image."""
     from matplotlib.colors import ListedColormap, LogNorm, Normalize
 
-    # a column extends to the next measured update
+    # a column extends halfway to the neighbouring measurements, but not beyond the outer ones
     updates, values = series.updates, series.values.T
-    edges = np.append(updates, updates[-1] + max(1, np.ptp(updates[-2:])))
+    start = updates[0] - (len(updates) == 1)
+    edges = np.concatenate([[start], (updates[1:] + updates[:-1]) / 2, updates[-1:]])
     layers = np.arange(len(values) + 1) + 0.5
     shown = np.where(values <= 0, scale.low, values) if scale.is_log else values
     norm = (LogNorm if scale.is_log else Normalize)(scale.low, scale.high)

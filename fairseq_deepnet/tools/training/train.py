@@ -84,10 +84,9 @@ def run(args: argparse.Namespace) -> int:
         while True:
             plan = planned_apart(args)
             if caught:
-                is_interrupted = signal.SIGINT in caught
-                reason = "interrupted" if is_interrupted else "preempted"
+                reason = Why.INTERRUPTED if signal.SIGINT in caught else Why.PREEMPTED
                 say(f"{reason} before the run started; the same command starts it")
-                return ended.INTERRUPTED if is_interrupted else ended.PREEMPTED
+                return ended.INTERRUPTED if reason == Why.INTERRUPTED else ended.PREEMPTED
             if not plan.command:
                 return plan.status
             child = Child(plan, args.run, args.node_rank or 0, args.preemption_grace)
@@ -216,6 +215,7 @@ class Child:
         if why == Why.DIVERGED or status == ended.DIVERGED:
             say("diverged, and ended; see the lines above")
             return ended.DIVERGED
+        reason = Why.INTERRUPTED if self.signal == signal.SIGINT else Why.PREEMPTED
         is_saved = why == Why.PREEMPTED or status == ended.PREEMPTED
         if self.signal is None and not is_saved and why != Why.UNSAVED:
             if ERROR in f"\n{self.tail()}":
@@ -227,11 +227,12 @@ class Child:
             say(f"ended by a signal, not saved; see the end of {self.log}")
             status = ended.UNSAVED
         else:
-            reason = "interrupted" if self.signal == signal.SIGINT else "preempted"
             update = f" at update {last['update']:,}" if why == Why.PREEMPTED else ""
+            if why == Why.PREEMPTED and reason == Why.INTERRUPTED:  # the child received SIGTERM
+                ended.write(self.run, reason, last["update"])
             say(f"{reason}{update}; the same command resumes")
             status = ended.PREEMPTED
-        return ended.INTERRUPTED if self.signal == signal.SIGINT else status
+        return ended.INTERRUPTED if reason == Why.INTERRUPTED else status
 
 
 def _signal(number: int, process: int) -> None:
