@@ -93,8 +93,9 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         for message, is_set in refused.items():
             if is_set:
                 raise ConfigurationError(f"not supported: {message}")
-        # with --cpu, fairseq puts the fp32 weights of --fp16 on a GPU
-        if common.cpu and common.fp16 and not torch.cuda.device_count():
+        # with --cpu, fairseq puts the fp32 weights of --fp16 on a GPU, unless they are shards
+        is_whole = cfg.distributed_training.ddp_backend != FULLY_SHARDED
+        if is_whole and common.cpu and common.fp16 and not torch.cuda.device_count():
             raise ConfigurationError("--fp16 needs a GPU; on a CPU, use --bf16 or neither")
 
     def _build_optimizer(self) -> None:

@@ -15,13 +15,8 @@ import torch
 from torch import nn
 
 from ..anatomy import find_branches
-from ..modules import (
-    ActivationCheckpointing,
-    DecoderLayer,
-    EncoderLayer,
-    LayerShape,
-    TransformerLayer,
-)
+from ..modules.layers import DecoderLayer, EncoderLayer, LayerShape, TransformerLayer
+from ..modules.stack import ActivationCheckpointing
 from ..schemes import Depths, NormPlacement, Place, ResidualScheme, Side
 from ..stock_names import STOCK_NAMES
 

@@ -13,7 +13,9 @@ from typing import cast
 
 from torch import nn
 
-from ..modules import LayerShape, MultiheadAttention, thriftiest_segment
+from ..modules.attention import MultiheadAttention
+from ..modules.layers import LayerShape
+from ..modules.stack import thriftiest_segment
 from ..schemes import NormPlacement, Residual, ResidualScheme, Side, Sublayer
 from . import FP32, SUBLAYERS, Model, Training, build_layer
 

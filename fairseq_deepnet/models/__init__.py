@@ -9,7 +9,9 @@ from .. import compat
 compat.apply()
 
 # ruff: noqa: E402
-from .. import criterions, optim, trainer
+from .. import trainer
+from ..criterions import cross_entropy
+from ..optim import fairseq_adam
 from ..sharding import trainer as sharded_trainer
 from .deepnet_masked_lm import DeepNetMaskedLM
 from .deepnet_transformer import DeepNetTransformerModel
@@ -22,6 +24,6 @@ __all__ = [
     "DeepNetMaskedLM",
     "DeepNetTransformerLM",
     "DeepNetTransformerModel",
-    "criterions",
-    "optim",
+    "cross_entropy",
+    "fairseq_adam",
 ]

@@ -11,19 +11,11 @@ from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor, nn
 
-from ..modules import (
-    CausalLayer,
-    DecoderLayer,
-    Decoding,
-    TargetMask,
-    TransformerLayer,
-    Unpadded,
-    additive,
-    key_mask,
-    lay_out,
-    run_layers,
-    target_mask,
-)
+from ..modules.decoding import Decoding
+from ..modules.joined_projection import lay_out
+from ..modules.layers import CausalLayer, DecoderLayer, TransformerLayer
+from ..modules.positions import TargetMask, Unpadded, additive, key_mask, target_mask
+from ..modules.stack import run_layers
 from ..schemes import Place, ResidualScheme, Side
 from .encoder import EncoderOut, SchemeStack, hypotheses_per_sentence
 from .options import build_layer

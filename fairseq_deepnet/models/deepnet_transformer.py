@@ -46,7 +46,7 @@ class DeepNetTransformerModel(HonoursBf16, TransformerModel):
         Raises:
             ConfigurationError: if options contradict each other or are not supported.
         """
-        complete(args)
+        deepnet_transformer(args)
         scheme = record_scheme(args)
         record_dictionaries(args, task)
         model: DeepNetTransformerModel = super().build_model(args, task)
@@ -94,21 +94,16 @@ class DeepNetTransformerModel(HonoursBf16, TransformerModel):
         return decoded
 
 
-def complete(args: Namespace) -> None:
-    """Set the defaults of the base architecture and check the options."""
-    default_scheme(args)
-    default_shape(args, 512, 2048, 8)
-    default_depth(args, 6)
-    base_architecture(args)
-    check_options(args)
-
-
 @register_model_architecture("deepnet_transformer", "deepnet_transformer")
 def deepnet_transformer(args: Namespace) -> None:
     """Base shape of the paper (Tables 4 to 7) and of fairseq: 512/2048/8, 6L-6L."""
     # build_model also calls this. fairseq applies an arch while parsing, before it creates folders
     # and processes, so a mistyped option gives only an error message.
-    complete(args)
+    default_scheme(args)
+    default_shape(args, 512, 2048, 8)
+    default_depth(args, 6)
+    base_architecture(args)
+    check_options(args)
 
 
 @register_model_architecture("deepnet_transformer", "deepnet_transformer_tiny")

@@ -11,17 +11,12 @@ from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor, nn
 
-from ..modules import (
-    ActivationCheckpointing,
-    Dropout,
-    EncoderLayer,
-    Unpadded,
-    UnpaddedLayer,
-    additive,
-    key_mask,
-    lay_out,
-    run_layers,
-)
+from ..modules.dropout import Dropout
+from ..modules.joined_projection import lay_out
+from ..modules.layers import EncoderLayer
+from ..modules.layers_at_inference import UnpaddedLayer
+from ..modules.positions import Unpadded, additive, key_mask
+from ..modules.stack import ActivationCheckpointing, run_layers
 from ..schemes import LayerNorm, NormPlacement, Place, ResidualScheme, Side
 from .options import build_layer, layer_shape
 from .running_options import checkpointing_of, streams_in_fp32

@@ -9,7 +9,7 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 
 from ..divergence.watch import policy_of
 from ..errors import ConfigurationError
-from ..modules import LayerShape, TransformerLayer, compile_layers
+from ..modules.layers import LayerShape, TransformerLayer, compile_layers
 from ..monitoring.monitor import monitored_quantities
 from ..schemes import SCHEMES, NormPlacement, Place, ResidualScheme, Side, scheme_class
 from .running_options import check_running

@@ -8,7 +8,8 @@ from fairseq.models import BaseFairseqModel
 
 from ..errors import ConfigurationError
 from ..footprint.activations import auto_segment
-from ..modules import ActivationCheckpointing, LayerShape
+from ..modules.layers import LayerShape
+from ..modules.stack import ActivationCheckpointing
 from ..schemes import ResidualScheme, Side
 
 AUTO = "auto"

@@ -6,7 +6,7 @@ Parameter names are fairseq's, so checkpoints are interchangeable.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,13 +14,13 @@ import torch
 from fairseq import utils
 from torch import Tensor, nn
 
+from ..anatomy import find_branches
 from ..schemes import (
     LayerNorm,
     NormPlacement,
     Place,
     Residual,
     ResidualScheme,
-    Role,
     Stream,
     Sublayer,
 )
@@ -167,18 +167,11 @@ class TransformerLayer(nn.Module):
             x, branch, self.norm(sublayer), lambda output: self.dropout_module(output).to(dtype)
         )
 
-    def linears(self) -> Iterator[tuple[Sublayer, Role, nn.Linear]]:
-        """Yield each linear map with its sublayer and its role."""
-        for sublayer in self.attentions:
-            for role in (Role.Q_PROJ, Role.K_PROJ, Role.V_PROJ, Role.OUT_PROJ):
-                yield sublayer, role, getattr(getattr(self, sublayer.value), role.value)
-        yield Sublayer.FFN, Role.FC1, self.fc1
-        yield Sublayer.FFN, Role.FC2, self.fc2
-
     def initialise(self, scheme: ResidualScheme) -> None:
         """Initialise every linear map as the scheme defines."""
-        for sublayer, role, linear in self.linears():
-            scheme.initialise(self.place, sublayer, role, linear)
+        for branch in find_branches(self):
+            for role, linear in branch.linears.items():
+                scheme.initialise(self.place, branch.sublayer, role, linear)
 
     def self_attention(
         self,

@@ -61,7 +61,7 @@ class FairseqAdam(stock.FairseqAdam):
         """
         self._optimizer.factor = self._multiply_factor
         self._multiply_factor = 1.0
-        self._optimizer.step(closure)
+        self._optimizer.step()
 
     def zero_grad(self) -> None:
         """Drop all gradients in one pass; fairseq's version needs two passes."""

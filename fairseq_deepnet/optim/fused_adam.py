@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -38,19 +38,8 @@ class FusedAdam(Adam):
     factor: float | Tensor = 1.0
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Perform one update.
-
-        Args:
-            closure: function that recomputes the loss, as in torch's optimisers.
-
-        Raises:
-            RuntimeError: if a gradient is sparse, as in fairseq.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self) -> None:
+        """Perform one update; raise RuntimeError if a gradient is sparse, as in fairseq."""
         factor, self.factor = self.factor, 1.0
         for group in self.param_groups:
             for (step, device, *_), (params, grads, means, squares) in self._by_kind(group).items():
@@ -63,7 +52,6 @@ class FusedAdam(Adam):
                 steps = torch.full((), float(step), device=device)
                 for p, g, m, v in _in_float32(params, grads, means, squares):
                     torch._fused_adamw_(p, g, m, v, [], [steps] * len(p), **settings)
-        return loss
 
     def _by_kind(self, group: dict[str, Any]) -> dict[Kind, Four]:
         """Group weights, gradients and moments by updated step count, device and dtype."""

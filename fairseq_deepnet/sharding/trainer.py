@@ -29,7 +29,7 @@ from fairseq.file_io import PathManager
 from fairseq.modules import LayerDropModuleList
 from fairseq.optim import FairseqOptimizer, lr_scheduler
 from fairseq.optim.fp16_optimizer import FP16Optimizer
-from torch import Tensor, nn
+from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
 from ..checkpoints import received_by
@@ -105,32 +105,6 @@ def noting_errors() -> Iterator[None]:
         raise
 
 
-def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
-    """Raise ConfigurationError if an option is not supported with a sharded model."""
-    common, shared = cfg.common, cfg.distributed_training
-    dropped = any(isinstance(m, LayerDropModuleList) and m.p > 0 for m in model.modules())
-    efficient = common.memory_efficient_fp16 or common.memory_efficient_bf16
-    refused = {
-        "--memory-efficient-*": efficient,
-        "--amp": common.amp,
-        "--encoder-layerdrop, --decoder-layerdrop": dropped,
-        "--store-ema": cfg.ema.store_ema,
-        "--use-bmuf": cfg.optimization.use_bmuf,
-        "--zero-sharding": shared.zero_sharding != "none",
-        "--use-sharded-state": shared.use_sharded_state,
-        "--write-checkpoints-asynchronously": cfg.checkpoint.write_checkpoints_asynchronously,
-        f"a criterion with parameters ({type(criterion).__name__})": utils.has_parameters(
-            criterion
-        ),
-    }
-    for option, is_set in refused.items():
-        if is_set:
-            raise ConfigurationError(
-                f"{option} is not supported with --ddp-backend {FULLY_SHARDED}: leave it out, or"
-                " use --ddp-backend legacy_ddp"
-            )
-
-
 def clip_gradients(
     params: Sequence[Tensor], max_norm: float, aggregate_norm_fn: Callable[[Tensor], Tensor]
 ) -> Tensor:
@@ -188,7 +162,23 @@ class ShardedTrainer(DeepNetTrainer):
             shared.cpu_offload = self.offloads
 
     def refuse_options(self, cfg: Any, model: Any, criterion: Any) -> None:
-        refuse(cfg, model, criterion)
+        super().refuse_options(cfg, model, criterion)
+        common = cfg.common
+        dropped = any(isinstance(m, LayerDropModuleList) and m.p > 0 for m in model.modules())
+        own_parameters = f"a criterion with parameters ({type(criterion).__name__})"
+        refused = {
+            "--memory-efficient-*": common.memory_efficient_fp16 or common.memory_efficient_bf16,
+            "--encoder-layerdrop, --decoder-layerdrop": dropped,
+            "--use-bmuf": cfg.optimization.use_bmuf,
+            "--zero-sharding": cfg.distributed_training.zero_sharding != "none",
+            own_parameters: utils.has_parameters(criterion),
+        }
+        for option, is_set in refused.items():
+            if is_set:
+                raise ConfigurationError(
+                    f"{option} is not supported with --ddp-backend {FULLY_SHARDED}: leave it out,"
+                    " or use --ddp-backend legacy_ddp"
+                )
 
     def wrap_model(self) -> None:
         common, shared = self.cfg.common, self.cfg.distributed_training

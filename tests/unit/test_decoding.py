@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fairseq_deepnet.models.decoder import DECODING_KEY
 from fairseq_deepnet.models.encoder import hypotheses_per_sentence
-from fairseq_deepnet.modules import Decoding
+from fairseq_deepnet.modules.decoding import Decoding
 from fairseq_deepnet.modules.joined_projection import joined_part
 from tests.support.models import BuildModel, build_model, stir
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fairseq_deepnet.modules import Dropout
+from fairseq_deepnet.modules.dropout import Dropout
 
 
 def dropping(p: float) -> Dropout:

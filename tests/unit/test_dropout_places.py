@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor
 
-from fairseq_deepnet.modules import Dropout
+from fairseq_deepnet.modules.dropout import Dropout
 from tests.support import reference
 from tests.support.models import VARIANTS, BuildModel, matrix, next_token_loss
 

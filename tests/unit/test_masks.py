@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_deepnet.modules import Unpadded, target_mask
+from fairseq_deepnet.modules.positions import Unpadded, target_mask
 from tests.support.models import BuildModel
 
 PADDINGS = torch.tensor(list(product([False, True], repeat=4)))

@@ -11,12 +11,8 @@ from torch import Tensor, nn
 from fairseq_deepnet import footprint
 from fairseq_deepnet.footprint import activations, memory
 from fairseq_deepnet.footprint.activations import MicroBatch
-from fairseq_deepnet.modules import (
-    ActivationCheckpointing,
-    DecoderLayer,
-    EncoderLayer,
-    run_layers,
-)
+from fairseq_deepnet.modules.layers import DecoderLayer, EncoderLayer
+from fairseq_deepnet.modules.stack import ActivationCheckpointing, run_layers
 from fairseq_deepnet.schemes import SCHEMES, Place, Side
 from tests.support.plans import TRAINING, plan_of
 

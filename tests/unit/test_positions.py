@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from fairseq_deepnet.anatomy import find_stacks
-from fairseq_deepnet.modules import TransformerLayer, Unpadded, positions
+from fairseq_deepnet.modules import positions
+from fairseq_deepnet.modules.layers import TransformerLayer
+from fairseq_deepnet.modules.positions import Unpadded
 from fairseq_deepnet.monitoring.instruments import ACTIVATIONS, Activations
 from fairseq_deepnet.schemes import NormPlacement, Stream
 from tests.support.models import VARIANTS, BuildModel, loss_of, matrix, stir

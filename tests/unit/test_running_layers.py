@@ -6,12 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_deepnet.modules import (
-    ActivationCheckpointing,
-    run_layers,
-    thriftiest_segment,
-)
 from fairseq_deepnet.modules.layers import RECOMPILATIONS, compile_layers
+from fairseq_deepnet.modules.stack import ActivationCheckpointing, run_layers, thriftiest_segment
 from fairseq_deepnet.schemes import SCHEMES
 from tests.support.models import BuildModel, matrix, stir
 

@@ -3,7 +3,6 @@
 Writers and readers of exports share the constants below. This module does not import torch.
 """
 
-from pathlib import Path
 from typing import Final
 
 RECORD: Final = "export.json"
@@ -24,8 +23,3 @@ MAX_LENGTH: Final = 200
 """Maximum length of translations in subwords, as in fairseq-generate (--max-len-b 200)."""
 NO_CTRANSLATE2: Final = "ctranslate2 is not installed: pip install 'ctranslate2>=4,<5'"
 NO_HUGGINGFACE: Final = "{package} is not installed: pip install 'transformers>=4.57,<6'"
-
-
-def is_exported(folder: Path) -> bool:
-    """Return True if a folder contains a CTranslate2 model."""
-    return (folder / MODEL).is_file()

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerConfig, TransformerModel
 
+from fairseq_deepnet.anatomy import find_branches
 from fairseq_deepnet.footprint import (
     FULLY_SHARDED,
     MEGABYTE,
@@ -55,11 +56,12 @@ def count_flops(model: Model, batch: MicroBatch) -> dict[str, float]:
     for side in Side:
         n, depth = batch.tokens(side), model.depths.of(side)
         per_layer = attending = 0
-        for sublayer, role, each in build_layer(model, side).linears():
-            keys_of = Side.ENCODER if sublayer is Sublayer.ENCODER_ATTN else side
-            read = keys_of if role in (Role.K_PROJ, Role.V_PROJ) else side
-            per_layer += 2 * batch.tokens(read) * each.weight.numel()
-            if role is Role.Q_PROJ:
+        for branch in find_branches(build_layer(model, side)):
+            keys_of = Side.ENCODER if branch.sublayer is Sublayer.ENCODER_ATTN else side
+            for role, each in branch.linears.items():
+                read = keys_of if role in (Role.K_PROJ, Role.V_PROJ) else side
+                per_layer += 2 * batch.tokens(read) * each.weight.numel()
+            if branch.sublayer is not Sublayer.FFN:
                 attending += 4 * n * batch.length(keys_of) * model.layers[side].embed_dim
         linear += depth * per_layer
         attention += depth * attending

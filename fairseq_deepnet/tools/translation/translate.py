@@ -21,7 +21,7 @@ from fairseq_deepnet.files import say, shown, whole
 from fairseq_deepnet.tools import devices
 from fairseq_deepnet.tools.corpora.folder import SPM_HELP, Direction
 from fairseq_deepnet.tools.corpora.text import decode, raw_lines
-from fairseq_deepnet.tools.export import is_exported
+from fairseq_deepnet.tools.export import MODEL
 from fairseq_deepnet.tools.translation import engines
 
 STANDARD_INPUT: Final = Path("/dev/stdin")
@@ -41,7 +41,7 @@ def open_engine(args: argparse.Namespace) -> tuple[engines.Engine, Direction, st
     if not 1 <= nbest <= args.beam:
         raise ValueError(f"--nbest {nbest} must be from 1 to --beam {args.beam}")
     half = [f"--{name}" for name in ("bf16", "fp16") if getattr(args, name)]
-    if is_exported(args.model):
+    if (args.model / MODEL).is_file():
         if args.data is not None or args.average or half:
             raise ValueError(
                 f"{shown(args.model)} is exported: --data, --average, --bf16 and --fp16 need a run"
