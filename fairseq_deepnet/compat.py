@@ -1,7 +1,7 @@
 """Repairs for fairseq 0.12, and adaptations to current versions of Python, numpy and torch.
 
 Importing the plugin calls `apply`, which installs the repairs in this module. DeepNetTrainer also
-repairs the training loop, and optim.fp32_state saves fp32 weights in half-precision training.
+repairs the training loop, and optim.half_precision saves fp32 weights.
 """
 
 from __future__ import annotations

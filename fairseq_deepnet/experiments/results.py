@@ -20,6 +20,7 @@ from fairseq_deepnet.divergence import events
 from fairseq_deepnet.divergence.events import LEARNT, Kind
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.files import inside_project, shown
+from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import Config
 from fairseq_deepnet.tools.corpora.binarise import unigram_nll
@@ -55,13 +56,7 @@ class Status(StrEnum):
 
 def read_json(file: Path) -> dict[str, Any]:
     """Read a cell's record, or {} if the file does not exist; raise ValueError if it is damaged."""
-    try:
-        content = json.loads(file.read_bytes()) if file.is_file() else {}
-        Status(content.get("status", Status.TO_DO))
-    except (ValueError, AttributeError) as error:
-        message = f"{shown(file)} is damaged ({error}); remove the file to run the cell again"
-        raise ValueError(message) from error
-    return dict(content)
+    return read_record(file, remedy="remove it to run the cell again") if file.is_file() else {}
 
 
 @dataclass

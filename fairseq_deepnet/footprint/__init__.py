@@ -20,15 +20,9 @@ from ..modules.stack import ActivationCheckpointing
 from ..schemes import Depths, NormPlacement, Place, ResidualScheme, Side
 from ..stock_names import STOCK_NAMES
 
-STATES: Final[Mapping[str, int]] = {
-    "adam": 2,
-    "fused_adam": 2,
-    "adamax": 2,
-    "adadelta": 2,
-    "adagrad": 1,
-    "nag": 1,
-}
-"""Number of values that an optimiser stores per parameter; adafactor and sgd are special cases."""
+ADAFACTOR: Final = "adafactor"
+OPTIMISERS: Final = ("adam", "fused_adam", ADAFACTOR)
+"""Supported optimisers."""
 
 FP32: Final = 4  # bytes
 MEGABYTE: Final = 2**20
@@ -107,8 +101,6 @@ class Training:
         update_freq: maximum number of micro-batches per update and device
         memory_efficient: True if there is no fp32 copy of the weights (--memory-efficient-*)
         flat: True if the fp32 weights are one tensor (--fp16 without --fp16-no-flatten-grads)
-        first_moment: True if adafactor (--beta1) or sgd (--momentum) stores a first moment
-        bucket_view: True with --gradient-as-bucket-view
         gpus: total number of GPUs; 0 means one process on a CPU
         unit_bytes: size of each group of layers that a sharded model gathers (--bucket-cap-mb)
         reshard: True if these groups of layers are resharded between forward and backward
@@ -121,10 +113,8 @@ class Training:
     memory_efficient: bool
     flat: bool
     optimizer: str
-    first_moment: bool
     criterion: str
     ddp_backend: str
-    bucket_view: bool
     gpus: int
     unit_bytes: int = 25 * MEGABYTE
     reshard: bool = True

@@ -13,7 +13,7 @@ from typing import Final
 from ..criterions.chunked import CPU_BLOCK, chunk_rows
 from ..optim.fused_adam import BUCKET
 from ..schemes import Side
-from . import CHUNKED, FP32, STATES, Model, Parameters, Training, activations
+from . import ADAFACTOR, CHUNKED, FP32, Model, Parameters, Training, activations
 from .activations import MicroBatch
 
 GIB: Final = 2**30
@@ -80,7 +80,9 @@ def follow(model: Model, training: Training, parameters: Parameters, batch: Micr
     """Return the memory that one update uses, broken down by part and by moment."""
     element = training.element
     gradients = math.ceil(parameters.total * training.gradient)
-    weights, state, gathered = parameters.total * element, optimiser_state(training, parameters), 0
+    weights, gathered = parameters.total * element, 0
+    # adafactor's factored second moment is small in wide models and is not counted
+    state = 0 if training.optimizer == ADAFACTOR else 2 * parameters.total * FP32
     if training.sharded:
         share = 0 if training.offload else 1 / training.devices
         weights, state = math.ceil(parameters.total * FP32 * share), math.ceil(state * share)
@@ -107,18 +109,6 @@ def follow(model: Model, training: Training, parameters: Parameters, batch: Micr
     return dataclasses.replace(memory, moments=moments)
 
 
-def optimiser_state(training: Training, parameters: Parameters) -> int:
-    """Return the bytes of the optimiser's state, which is in fp32 except with sgd.
-
-    adafactor's factored second moment is small in wide models and is not counted.
-    """
-    if training.optimizer == "adafactor":
-        return parameters.total * FP32 if training.first_moment else 0
-    if training.optimizer == "sgd":
-        return parameters.total * training.element if training.first_moment else 0
-    return STATES[training.optimizer] * parameters.total * FP32
-
-
 def position_tables(model: Model, element: int) -> int:
     """Return the bytes of sinusoidal position tables, which are not parameters."""
     return sum(
@@ -131,14 +121,13 @@ def position_tables(model: Model, element: int) -> int:
 def _communication(training: Training, parameters: Parameters) -> int:
     """Return the bytes of data-parallel buffers.
 
-    pytorch_ddp's buckets hold a copy of all gradients. With --gradient-as-bucket-view, the
-    gradients are views of the buckets.
+    pytorch_ddp's buckets hold a copy of all gradients.
     """
     if training.devices == 1 or training.sharded:
         return 0
     if training.ddp_backend in ("legacy_ddp", "no_c10d"):
         return min(LEGACY_BUFFER, parameters.total) * training.element
-    return 0 if training.bucket_view else parameters.total * training.element
+    return parameters.total * training.element
 
 
 def _optimiser_temporary(training: Training, parameters: Parameters) -> int:
@@ -155,7 +144,7 @@ def _optimiser_temporary(training: Training, parameters: Parameters) -> int:
     largest = parameters.total if flat else parameters.largest
     if training.sharded:
         largest = 0 if training.offload else math.ceil(parameters.largest / training.devices)
-    copies = 2 if training.optimizer == "adafactor" else 1
+    copies = 2 if training.optimizer == ADAFACTOR else 1
     return (copies + 2 * training.memory_efficient) * largest * FP32
 
 

@@ -2,7 +2,6 @@
 
 from ..errors import ConfigurationError
 from .admin import Admin, AdminLog
-from .b2t import B2T
 from .base import (
     Depths,
     NormPlacement,
@@ -15,16 +14,11 @@ from .base import (
 from .branchnorm import BranchNorm
 from .deepnorm import DeepNorm, Gains, gains
 from .dlcl import DLCL
-from .ds_init import DSInit
-from .fixup import RFixup, TFixup
-from .ln_scaling import LNScaling
-from .normformer import NormFormer
-from .peri_ln import PeriLN
-from .plain import PostLN, PostLNInit, PreLN
-from .resi_dual import ResiDual
+from .plain import DSInit, PostLN, PostLNInit, PreLN
+from .pre_ln_variants import LNScaling, NormFormer, PeriLN, SubLN
 from .residual import Combination, LayerNorm, PostNormResidual, PreNormResidual, Residual, Stream
-from .rezero import ReZero
-from .sub_ln import SubLN
+from .two_streams import B2T, ResiDual
+from .without_norm import ReZero, RFixup, TFixup
 
 SCHEMES: dict[str, type[ResidualScheme]] = {
     scheme.name: scheme

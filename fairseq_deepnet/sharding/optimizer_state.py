@@ -10,7 +10,7 @@ from fairseq.distributed import utils as distributed
 from torch import Tensor
 
 from ..errors import ConfigurationError
-from ..optim.fp32_state import WEIGHTS
+from ..optim.half_precision import WEIGHTS
 from .model import ShardedModel
 
 BY_ROWS: Final = "split by rows"

@@ -37,7 +37,7 @@ from ..compat import training_program
 from ..errors import ConfigurationError
 from ..footprint import FULLY_SHARDED, MEGABYTE
 from ..optim.fairseq_adam import clipping_factor, gradient_norm
-from ..optim.fp32_state import WEIGHTS, ExactFP16Optimizer
+from ..optim.half_precision import WEIGHTS, ExactFP16Optimizer
 from ..trainer import DeepNetTrainer
 from . import optimizer_state
 from .model import ShardedModel, weights_on_rank_0

@@ -17,10 +17,8 @@ TRAINING = Training(
     memory_efficient=False,
     flat=False,
     optimizer="adam",
-    first_moment=False,
     criterion="label_smoothed_cross_entropy",
     ddp_backend="pytorch_ddp",
-    bucket_view=False,
     gpus=1,
 )
 

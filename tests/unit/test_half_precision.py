@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 import fairseq_deepnet.models  # noqa: F401  (registers the optimiser)
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.optim.fp32_state import ExactFP16Optimizer
-from fairseq_deepnet.optim.half_precision import ForeachMasters, improve
+from fairseq_deepnet.optim.half_precision import ExactFP16Optimizer, ForeachMasters, improve
 
 TENSORS = 6
 

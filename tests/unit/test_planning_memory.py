@@ -167,10 +167,7 @@ def bytes_per_parameter(**changes: Any) -> float:
         ({"precision": "bf16", "memory_efficient": True}, 2 + 2 + 8),
         ({"precision": "bf16", "memory_efficient": True, "optimizer": "adafactor"}, 2 + 2),
         ({"gpus": 2}, 4 + 4 + 8 + 4),
-        ({"gpus": 2, "bucket_view": True}, 4 + 4 + 8),
         ({"gpus": 2, "ddp_backend": "legacy_ddp", "precision": "bf16"}, 2 + 2 + 8 + 8 + 2),
-        ({"optimizer": "adagrad"}, 4 + 4 + 4),
-        ({"optimizer": "sgd"}, 4 + 4),
     ],
     ids=str,
 )

@@ -18,9 +18,10 @@ from fairseq.models.transformer import TransformerConfig, TransformerModel
 
 from fairseq_deepnet.anatomy import find_branches
 from fairseq_deepnet.footprint import (
+    ADAFACTOR,
     FULLY_SHARDED,
     MEGABYTE,
-    STATES,
+    OPTIMISERS,
     Model,
     Parameters,
     Training,
@@ -40,9 +41,6 @@ from fairseq_deepnet.tools.training import launch
 
 SMALLEST_MICRO_BATCH: Final = 512
 """Tokens in the smallest micro-batch that is tried; a long sentence still fits into it."""
-
-POINTWISE: Final = ("adam", "fused_adam", "adamax", "adadelta", "nag", "sgd")
-"""fairseq's optimisers that can update parts of a tensor separately."""
 
 
 def count_flops(model: Model, batch: MicroBatch) -> dict[str, float]:
@@ -164,7 +162,8 @@ def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
     Raises:
         ValueError: for options that the plan does not support.
     """
-    for option in ("adaptive_softmax_cutoff", "adaptive_input", "merge_src_tgt_embed", "amp"):
+    embeddings = ("adaptive_softmax_cutoff", "adaptive_input", "merge_src_tgt_embed")
+    for option in (*embeddings, "amp", "beta1", "gradient_as_bucket_view"):
         if getattr(args, option, None):
             raise ValueError(f"--{option.replace('_', '-')} is not covered by the plan")
     cfg: Any = TransformerConfig.from_namespace(args)
@@ -209,10 +208,9 @@ def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> 
     Raises:
         ValueError: for options that the plan does not support.
     """
-    optimisers = (*STATES, "adafactor", "sgd")
-    if args.optimizer not in optimisers:
+    if args.optimizer not in OPTIMISERS:
         raise ValueError(
-            f"--optimizer {args.optimizer}: only {', '.join(optimisers)} can be planned"
+            f"--optimizer {args.optimizer}: only {', '.join(OPTIMISERS)} can be planned"
         )
     if not args.max_tokens and not args.batch_size:
         raise ValueError("neither --max-tokens nor --batch-size is set; add max-tokens=4096")
@@ -224,10 +222,8 @@ def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> 
         memory_efficient=bool(args.memory_efficient_fp16 or args.memory_efficient_bf16),
         flat=precision == "fp16" and not args.fp16_no_flatten_grads,
         optimizer=args.optimizer,
-        first_moment=bool(getattr(args, "beta1", None) or getattr(args, "momentum", None)),
         criterion=args.criterion,
         ddp_backend=args.ddp_backend,
-        bucket_view=bool(args.gradient_as_bucket_view),
         gpus=gpus,
         unit_bytes=int(args.bucket_cap_mb) * MEGABYTE,
         reshard=not args.no_reshard_after_forward,
@@ -321,11 +317,11 @@ def _alternatives(plan: Plan) -> Iterator[tuple[dict[str, str], Model, Training]
         }
         model = dataclasses.replace(model, checkpointing=checkpointing)
         yield options, model, training
-    whole = training.ddp_backend in ("pytorch_ddp", "c10d") and not training.bucket_view
-    if training.devices > 1 and whole and plan.counts.total > LEGACY_BUFFER:
+    buckets = training.devices > 1 and training.ddp_backend in ("pytorch_ddp", "c10d")
+    if buckets and plan.counts.total > LEGACY_BUFFER:
         changed = dataclasses.replace(training, ddp_backend="legacy_ddp")
         yield options | {"ddp-backend": "legacy_ddp"}, model, changed
-    if training.devices > 1 and not training.sharded and training.optimizer in POINTWISE:
+    if training.devices > 1 and not training.sharded and training.optimizer != ADAFACTOR:
         options = options | {"ddp-backend": FULLY_SHARDED}
         changed = dataclasses.replace(
             training, ddp_backend=FULLY_SHARDED, reshard=False, memory_efficient=False

@@ -1,4 +1,4 @@
-"""ResiDual: Post-LN with a second, unnormalised residual stream (Xie et al., 2023)."""
+"""Post-LN that passes a second tensor besides x: B2T and ResiDual."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -6,8 +6,61 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from .base import NormPlacement, Place, ResidualScheme, Side, Sublayer
+from .base import NormPlacement, Place, ResidualScheme, Role, Side, Sublayer
 from .residual import LayerNorm, Map, Residual, Stream
+
+
+class BottomToTopResidual(Residual):
+    """LN(x + G(x)), but LN(b + x + G(x)) in a layer's last sublayer, where b is the layer's input.
+
+    Within a layer the stream is the pair (x, b).
+    """
+
+    def __init__(self, is_last: bool) -> None:
+        super().__init__()
+        self.is_last = is_last
+
+    def enter(self, x: Stream, norm: Map | None) -> Tensor:
+        return pair(x)[0]
+
+    def leave(self, x: Stream, branch: Tensor, norm: Map | None, dropout: Map) -> Stream:
+        assert norm is not None
+        x, bottom = pair(x)
+        total = x + dropout(branch)
+        return norm(bottom + total) if self.is_last else (norm(total), bottom)
+
+
+def pair(x: Stream) -> tuple[Tensor, Tensor]:
+    """Return x and the layer's input, which are the same tensor in the first sublayer."""
+    return (x, x) if isinstance(x, Tensor) else x
+
+
+class B2T(ResidualScheme):
+    """Post-LN whose last sublayer in each layer also adds the layer's input b: LN(b + x + G(x)).
+
+    The code of the authors (Takase et al., 2022) multiplies all of fairseq's initial weights by
+    N^(-1/2), where N is the stack's depth. Here, weights are Xavier-normal and this factor is their
+    gain. The variant `plain` implements only the formula and does not scale the weights.
+    """
+
+    name: ClassVar[str] = "b2t"
+    summary: ClassVar[str] = "LN(x + G(x)), a layer's last sublayer adds the layer's input"
+    norm: ClassVar[NormPlacement] = NormPlacement.POST
+    variants: ClassVar[Mapping[str, str]] = {
+        "code": "all weights times 1 / sqrt(N)",
+        "plain": "all weights with gain 1",
+    }
+
+    def build_residuals(
+        self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
+    ) -> dict[Sublayer, Residual]:
+        return {sublayer: BottomToTopResidual(sublayer is sublayers[-1]) for sublayer in sublayers}
+
+    def why_not_stock(self) -> str:
+        return "a layer's last sublayer adds the layer's input, and a stock sublayer only its own"
+
+    def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
+        return 1.0 if self.variant == "plain" else float(self.depths.of(place.side) ** -0.5)
 
 
 class DualResidual(Residual):
@@ -60,10 +113,10 @@ class JoinStreams(nn.Module):
 class ResiDual(ResidualScheme):
     """Two streams, x' = LN(x + G(x)) and r' = r + G(x), which both start as the embeddings.
 
-    The stack's output is x + LN(r). Initial weights are Xavier-normal, as in most schemes here; the
-    authors use fairseq's initialisation, to which `--init stock` is close. LayerNorm is invariant
-    to the scale of r except for eps, so the variant `scaled` can keep r small for fp16. In the
-    authors' code the scale is an option with default 1.
+    The stack's output is x + LN(r) (Xie et al., 2023). Initial weights are Xavier-normal, as in
+    most schemes here; the authors use fairseq's initialisation, to which `--init stock` is close.
+    LayerNorm is invariant to the scale of r except for eps, so the variant `scaled` can keep r
+    small for fp16. In the authors' code the scale is an option with default 1.
     """
 
     name: ClassVar[str] = "resi-dual"
