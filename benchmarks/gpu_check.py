@@ -13,19 +13,20 @@ table has DeepNorm's errors at width 64 and 6, 18 and 100 layers per side: from 
 gradients may be off by at most 0.01 with --residual-dtype float32.
 
 Features, 6L-6L without dropout: losses of ten updates with the chunked loss, fused Adam, activation
-checkpointing, --compile, sharding, offloading or a flat fp16 copy, against the same run without the
-feature; and logits of incremental decoding against those of whole sentences.
+checkpointing, varlen_attn (not on a CPU), --compile, sharding, offloading or a flat fp16 copy,
+against the same run without the feature; and logits of incremental decoding against those of whole
+sentences.
 
 Commands, a tiny model on the sample text: fairseq-train with two processes on one device, and
 stopped and resumed, against a plain run; and an error in one of two processes, after which both
 must end.
 
 Training, by default 512/2048/8 and batches of 4,096 positions: fairseq's stock `transformer`
-against ours, also with --compile and fully_sharded. All systems are in memory and run updates in
-turn, as in training_speed.py. "kernels" is the time of the GPU's kernels in an update divided by
-the time of the update: near 100 %, the GPU is the limit; far below, it waits for Python. "products"
-is the share of matrix products in the kernels' time. On a CPU, both refer to torch's operations,
-and "peak" is the resident set.
+against ours, also with varlen_attn, --compile and fully_sharded. All systems are in memory and run
+updates in turn, as in training_speed.py. "kernels" is the time of the GPU's kernels in an update
+divided by the time of the update: near 100 %, the GPU is the limit; far below, it waits for Python.
+"products" is the share of matrix products in the kernels' time. On a CPU, both refer to torch's
+operations, and "peak" is the resident set.
 
 Each part prints one Markdown table. --results stores finished rows, and a later run with the same
 file measures only the missing ones. The exit status is 1 if a limit is exceeded, and 2 without a

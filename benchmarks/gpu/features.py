@@ -20,6 +20,7 @@ FEATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "chunked loss": ((), ("--criterion=label_smoothed_cross_entropy",)),
     "fused Adam": ((), ("--optimizer=adam",)),
     "checkpointed activations": (("--checkpoint-activations-every=2",), ()),
+    "varlen_attn": (("--varlen-attention",), ()),
     "compiled": (("--compile",), ()),
     "sharded": (("--ddp-backend=fully_sharded",), ()),
     "sharded, compiled": (("--ddp-backend=fully_sharded", "--compile"), ()),
@@ -41,6 +42,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         shape = Shape(layers, options.width, options.vocabulary, tokens, precision)
         for name, pair in FEATURES.items():
             skipped = name == "one flat fp16 copy" and precision != "fp16"
+            skipped |= name == "varlen_attn" and (precision == "fp32" or options.device == "cpu")
             if skipped or (not options.compile and "--compile" in pair[0]):
                 continue
             line = {"feature": name, "model": shape.name, "precision": precision, "right": False}

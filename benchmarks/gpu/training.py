@@ -13,6 +13,7 @@ from side_by_side.systems import Shape, System
 SYSTEMS = (
     System("stock", "stock"),
     System("ours", "ours"),
+    System("ours, varlen_attn", "ours", ("--varlen-attention",)),
     System("ours, compiled", "ours", ("--compile",)),
     System("ours, sharded", "ours", ("--ddp-backend=fully_sharded",)),
 )
@@ -31,7 +32,9 @@ def measure(shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
 
     All systems are in memory and run updates in turn.
     """
-    entered = [system for system in SYSTEMS if options.compile or "--compile" not in system.options]
+    left_out = set() if options.compile else {"--compile"}
+    left_out |= {"--varlen-attention"} if options.device == "cpu" else set()
+    entered = [system for system in SYSTEMS if left_out.isdisjoint(system.options)]
     lines: dict[str, dict[str, Any]] = {}
     answers: dict[str, list[dict[str, Any]]] = {}
     running: dict[str, Process] = {}

@@ -114,7 +114,6 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
                 self_mask = self.self_mask(prev_output_tokens, full_context_alignment)
             x, states, weights = self.run_all(
                 x,
-                prev_output_tokens,
                 encoder_out,
                 self_mask,
                 alignment_layer=alignment_layer,
@@ -135,7 +134,6 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
     def run_all(
         self,
         x: Tensor,
-        tokens: Tensor,
         encoder_out: EncoderOut | None,
         self_mask: TargetMask,
         alignment_layer: int | None,
@@ -147,20 +145,20 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
             the top layer's output [B, T, C], the states if requested, and the attention weights
             [B, H, T, S] of `alignment_layer`.
         """
-        mask, causal = self_mask
+        mask, causal, batch = self_mask
         mask = None if mask is None else additive(mask, self.embed_tokens.weight.dtype)
         source, source_mask = (None, None) if encoder_out is None else source_and_mask(encoder_out)
+        source_batch = None
         alignment: list[Tensor] = []
-        shown = keep_states or alignment_layer is not None
-        batch = None
-        # Only padding on the right is removed, as a word may follow other padding.
-        # Compiled layers would be recompiled for each number of rows.
-        if torch.is_grad_enabled() and causal and not shown and not self.compiles:
-            batch = Unpadded.where_it_pays(tokens.eq(self.padding_idx), x.size(-1))
+        if keep_states or alignment_layer is not None:
+            batch = None
+        elif batch is not None and batch.packed and encoder_out is not None:
+            source_batch = encoder_out["packed"][0]
+            source = source_batch.take(source)
 
         def apply(layer: Any, h: Tensor) -> Tensor:
             aligned = layer.place.layer == alignment_layer
-            h, weights = layer(h, source, mask, source_mask, causal, aligned, batch)
+            h, weights = layer(h, source, mask, source_mask, causal, aligned, batch, source_batch)
             if weights is not None:
                 alignment.append(weights)
             return h
@@ -181,7 +179,14 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
 
         This method waits for all work queued on a GPU, so call it before the encoder.
         """
-        return target_mask(tokens.eq(self.padding_idx), full_context)
+        padding = tokens.eq(self.padding_idx)
+        mask, causal = target_mask(padding, full_context)
+        batch = None
+        # Only padding on the right is removed, as a word may follow other padding.
+        # Compiled layers would be recompiled for each number of rows.
+        if torch.is_grad_enabled() and causal and not self.compiles:
+            batch = Unpadded.where_it_pays(padding, self.embed_dim, self.packs(tokens))
+        return TargetMask(mask, causal, batch)
 
     def decoding_of(
         self, incremental_state: dict[str, Any], rows: int, encoder_out: EncoderOut | None

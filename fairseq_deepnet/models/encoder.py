@@ -45,6 +45,7 @@ class SchemeStack:
         self.dropout_module = Dropout(cfg.dropout, module_name=f"Transformer{self.side.title()}")
         self.checkpointing = checkpointing_of(cfg, self.side, self.scheme, shape)
         self.streams_in_fp32 = streams_in_fp32(cfg, self.scheme)
+        self.varlen = bool(getattr(cfg, "varlen_attention", False))
         self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)
         self.combination = self.scheme.build_combination(self.side, shape.embed_dim)
         self.output_transform = self.scheme.build_output_transform(self.side, shape.embed_dim)
@@ -53,6 +54,10 @@ class SchemeStack:
             self.layernorm_embedding = nn.LayerNorm(shape.embed_dim)
         has_norm = self.scheme.norm is NormPlacement.PRE and has_final_norm
         self.layer_norm = LayerNorm(shape.embed_dim) if has_norm else None
+
+    def packs(self, tokens: Tensor) -> bool:
+        """Return True if all operations on `tokens`, including attention, run without padding."""
+        return self.varlen and tokens.is_cuda and torch.is_grad_enabled()
 
     def to_stream(self, x: Tensor) -> Tensor:
         """Return embeddings in the dtype of the residual stream."""
@@ -107,6 +112,7 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
         """Encode src_tokens [B, S]; return a dict in fairseq's format: "encoder_out" [S, B, C], ...
 
         Without padding, "encoder_padding_mask" is [], so the decoder need not check for padding.
+        If the layers ran on a packed batch, "packed" contains it.
         """
         padded = src_tokens.eq(self.padding_idx)
         # This check comes first because it waits for everything queued on a GPU.
@@ -116,8 +122,13 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
         dtype = x.dtype
         mask = None if padding is None else additive(key_mask(padding), dtype)
         x = self.to_stream(x)
+        packed = []
         if padding is not None and self.generates and not return_all_hiddens:
             x = self.run_unpadded(x, Unpadded(padding), mask)
+        elif self.packs(src_tokens) and not return_all_hiddens:
+            batch = Unpadded(padded, packed=True)
+            x, _ = self.run_all(batch.take(x), None, False, batch)
+            x, packed = batch.restore(x), [batch]
         else:
             x = x if padding is None else x.masked_fill(padding.unsqueeze(-1), 0)
             x, states = self.run_all(x, mask, return_all_hiddens)
@@ -131,16 +142,17 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
             "fc_results": [],
             "src_tokens": [],
             "src_lengths": [lengths.unsqueeze(1)],
+            "packed": packed,
         }
 
     def run_all(
-        self, x: Tensor, mask: Tensor | None, keep_states: bool
+        self, x: Tensor, mask: Tensor | None, keep_states: bool, batch: Unpadded | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """Run all positions [B, S, C] through the layers, with an additive mask [B, 1, 1, S]."""
+        """Run x through the layers; arguments are as in `EncoderLayer.compute`."""
         return run_layers(
             self.layers,
             x,
-            lambda layer, h: layer(h, mask),
+            lambda layer, h: layer(h, mask, batch),
             self.checkpointing,
             self.combination,
             keep_states,

@@ -42,6 +42,13 @@ def add_running_arguments(parser: ArgumentParser) -> None:
         " half a minute or more before the first update, changes dropout masks, and is slower on a"
         " CPU",
     )
+    parser.add_argument(
+        "--varlen-attention",
+        action="store_true",
+        help="train without padding, by torch's varlen_attn. This needs a GPU (Ampere or later),"
+        " --bf16 or --fp16, and no --attention-dropout. Its speed has not been measured yet;"
+        " benchmarks/gpu_check.py measures it",
+    )
 
 
 def check_running(args: Namespace, scheme: type[ResidualScheme]) -> None:
@@ -51,6 +58,13 @@ def check_running(args: Namespace, scheme: type[ResidualScheme]) -> None:
         raise ConfigurationError(
             f"--residual-dtype {dtype} is unknown; choose {', '.join(RESIDUAL_DTYPES)}"
         )
+    if getattr(args, "varlen_attention", False):
+        for name in ("attention_dropout", "compile", "cpu"):
+            if getattr(args, name, False):
+                option = f"--{name.replace('_', '-')}"
+                raise ConfigurationError(f"--varlen-attention contradicts {option}; leave one out")
+        if not (getattr(args, "bf16", True) or getattr(args, "fp16", True)):
+            raise ConfigurationError("--varlen-attention needs half precision; add --bf16")
     every = getattr(args, "checkpoint_every", None)
     if every not in (None, AUTO) and not (str(every).isdigit() and int(every) > 0):
         raise ConfigurationError(

@@ -4,10 +4,12 @@ Shapes: B = batch, T = queries, S = keys, C = channels, H = heads, D = C / H. Ba
 """
 
 import math
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
 
 from .dropout import Dropout
 from .positions import Unpadded
@@ -65,11 +67,17 @@ class MultiheadAttention(nn.Module):
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def project(self, source: Tensor, batch: Unpadded | None = None) -> tuple[Tensor, Tensor]:
-        """Return keys and values [B, H, S, D] for a source [B, S, C'], or [n, C'] with `batch`."""
-        key, value = self.k_proj(source), self.v_proj(source)
-        if batch is not None:
-            key, value = batch.spread(key), batch.spread(value)
-        return self.split_heads(key), self.split_heads(value)
+        """Return keys and values [B, H, S, D] for a source [B, S, C'], or [n, C'] with `batch`.
+
+        If the batch is packed, they are [n, H, D].
+        """
+        return self.heads(self.k_proj(source), batch), self.heads(self.v_proj(source), batch)
+
+    def heads(self, x: Tensor, batch: Unpadded | None) -> Tensor:
+        """Return x [B, T, C], or [n, C] with `batch`, as [B, H, T, D]; [n, H, D] if packed."""
+        if batch is not None and batch.packed:
+            return x.unflatten(-1, (self.num_heads, self.head_dim))
+        return self.split_heads(x if batch is None else batch.spread(x))
 
     def forward(
         self,
@@ -79,6 +87,7 @@ class MultiheadAttention(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
         batch: Unpadded | None = None,
+        source_batch: Unpadded | None = None,
     ) -> Tensor:
         """Attend from x [B, T, C] to key and value [B, H, S, D]; return [B, T, C].
 
@@ -87,18 +96,25 @@ class MultiheadAttention(nn.Module):
                 needs at least one visible key.
             causal: let query t attend to keys 0..t; `mask` must be None.
             batch: if given, x and the output contain only positions that are not padding, [n, C].
+            source_batch: batch of key and value (default: `batch`), if `batch` is packed.
         """
-        query = self.q_proj(x)
-        if batch is not None:
-            query = batch.spread(query)
-        query = self.split_heads(query)
-        heads = scaled_dot_product_attention(
-            query, key, value, mask, self.dropout_probability(), causal
-        )
+        query = self.heads(self.q_proj(x), batch)
+        if batch is not None and batch.packed:
+            source = source_batch or batch
+            window = (-1, 0) if causal else (-1, -1)
+            starts, lengths = (batch.starts, source.starts), (batch.shape[1], source.shape[1])
+            rows = varlen_attn(query, key, value, *starts, *lengths, window_size=window)
+            heads = cast(Tensor, rows).transpose(0, 1).unsqueeze(0)  # one row, [1, H, n, D]
+        else:
+            heads = scaled_dot_product_attention(
+                query, key, value, mask, self.dropout_probability(), causal
+            )
         if self.head_transform is not None:
             heads = self.head_transform(heads)
         joined = heads.transpose(1, 2).flatten(2)
-        return self.out_proj(joined if batch is None else batch.take(joined))
+        if batch is not None:
+            joined = joined[0] if batch.packed else batch.take(joined)
+        return self.out_proj(joined)
 
     def dropout_probability(self) -> float:
         """Return the current dropout probability: 0 at inference without --retain-dropout."""

@@ -204,9 +204,17 @@ class EncoderLayer(TransformerLayer):
     sublayers = (Sublayer.SELF_ATTN, Sublayer.FFN)
     stock_name = "TransformerEncoderLayer"
 
-    def compute(self, x: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Return the output [B, S, C] for x [B, S, C] and an additive mask [B, 1, 1, S]."""
-        return self.feed_forward(self.self_attention(x, mask))
+    def compute(  # type: ignore[override]
+        self, x: Tensor, mask: Tensor | None = None, batch: Unpadded | None = None
+    ) -> Tensor:
+        """Return the output, shaped like x.
+
+        Args:
+            x: [B, S, C].
+            mask: additive, [B, 1, 1, S].
+            batch: if given, x contains only the real positions of this batch, [n, C].
+        """
+        return self.feed_forward(self.self_attention(x, mask, batch=batch))
 
 
 class DecoderLayer(TransformerLayer):
@@ -226,6 +234,7 @@ class DecoderLayer(TransformerLayer):
         causal: bool = False,
         need_weights: bool = False,
         batch: Unpadded | None = None,
+        source_batch: Unpadded | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the output, shaped like x, and attention weights [B, H, T, S] or None.
 
@@ -236,9 +245,10 @@ class DecoderLayer(TransformerLayer):
             source_mask: additive, [B, 1, 1, S].
             need_weights: return the cross-attention's weights; must be False if `batch` is given.
             batch: if given, x contains only the real positions of this batch, [n, C].
+            source_batch: if given, `source` contains only real positions; `batch` must be packed.
         """
         x = self.self_attention(x, self_mask, causal, batch)
-        x, weights = self.cross_attention(x, source, source_mask, need_weights, batch)
+        x, weights = self.cross_attention(x, source, source_mask, need_weights, batch, source_batch)
         return self.feed_forward(x), weights
 
     def cross_attention(
@@ -248,10 +258,11 @@ class DecoderLayer(TransformerLayer):
         mask: Tensor | None,
         need_weights: bool,
         batch: Unpadded | None,
+        source_batch: Unpadded | None,
     ) -> tuple[Stream, Tensor | None]:
         h = self.enter(Sublayer.ENCODER_ATTN, x)
-        key, value = self.encoder_attn.project(source)
-        branch = self.encoder_attn(h, key, value, mask, batch=batch)
+        key, value = self.encoder_attn.project(source, source_batch)
+        branch = self.encoder_attn(h, key, value, mask, batch=batch, source_batch=source_batch)
         weights = self.encoder_attn.weights(h, key, mask) if need_weights else None
         return self.leave(Sublayer.ENCODER_ATTN, x, branch), weights
 
@@ -271,6 +282,7 @@ class CausalLayer(TransformerLayer):
         causal: bool = False,
         need_weights: bool = False,
         batch: Unpadded | None = None,
+        source_batch: None = None,
     ) -> tuple[Tensor, None]:
         """Return the output and None. Arguments are as in `DecoderLayer`; there is no source."""
         return self.feed_forward(self.self_attention(x, self_mask, causal, batch)), None

@@ -10,9 +10,10 @@ Shapes: B = batch, T = target or any length, S = keys, n = real positions, C = c
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 WORTH_IT: Final = 20
@@ -20,12 +21,10 @@ WORTH_IT: Final = 20
 this number, e.g. from 8 % padding at width 256 and from a third at width 64."""
 
 
-TargetMask = tuple[Tensor | None, bool]
-"""Self-attention mask [B, 1, T, T] or None, and a flag for the attention's causal mode."""
+def target_mask(padding: Tensor, full_context: bool = False) -> tuple[Tensor | None, bool]:
+    """Return the decoder's self-attention mask and whether its attention is in causal mode.
 
-
-def target_mask(padding: Tensor, full_context: bool = False) -> TargetMask:
-    """Return the decoder's self-attention mask; None if no real position can attend to padding.
+    The mask is [B, 1, T, T], or None if no real position can attend to padding.
 
     In causal mode, query t attends to keys 0..t, which hides padding on the right. On a GPU, this
     function causes a synchronisation.
@@ -71,29 +70,37 @@ class Unpadded:
 
     Args:
         padding: [B, T], True = padding; at least one position is real.
+        packed: let attention run without padding as well, by torch's `varlen_attn`.
 
     Attributes:
         positions: indices of the real positions in the flattened batch, [n].
         rows: for each position in the flattened batch, its index in `positions`, [B T]. Padding, to
             which no position attends, has the index of the preceding real position.
+        starts: index of each sentence's first real position, and n, [B + 1].
     """
 
-    def __init__(self, padding: Tensor) -> None:
+    def __init__(self, padding: Tensor, packed: bool = False) -> None:
         self.shape = padding.shape
+        self.packed = packed
+        lengths = padding.size(1) - padding.sum(dim=1)
+        self.starts = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
         real = ~padding.flatten()
         self.positions = real.nonzero()[:, 0]
         self.rows = (real.cumsum(0) - 1).clamp_min(0)
 
     @classmethod
-    def where_it_pays(cls, padding: Tensor, channels: int) -> Unpadded | None:
+    def where_it_pays(cls, padding: Tensor, channels: int, packed: bool = False) -> Unpadded | None:
         """Return an instance if training without padding is faster, otherwise None.
 
-        On GPUs, return None, because synchronisation would take longer than processing the padding.
+        On GPUs, return only packed instances.
 
         Args:
             padding: [B, T], True = padding.
             channels: C.
+            packed: return a packed instance.
         """
+        if packed:
+            return cls(padding, packed=True)
         if padding.device.type != "cpu":
             return None
         share = padding.count_nonzero().item() / max(padding.numel(), 1)
@@ -117,6 +124,14 @@ class Unpadded:
         """Return x [n, C] as [B, T, C] with zeros at padding."""
         rows = x.new_zeros(self.rows.numel(), x.size(-1))
         return rows.index_copy(0, self.positions, x).unflatten(0, self.shape)
+
+
+class TargetMask(NamedTuple):
+    """Self-attention mask [B, 1, T, T] or None, causal mode, and the batch to run unpadded."""
+
+    mask: Tensor | None
+    causal: bool
+    batch: Unpadded | None = None
 
 
 class _Take(torch.autograd.Function):

@@ -223,10 +223,10 @@ class Activations:
             self._handles.append(module.register_forward_pre_hook(alias_input))
 
     def _add_norms(self, slot: Slot, x: Tensor) -> None:
-        """Add the norms of the token vectors in x: [B, T, C], or [n, C] without padding."""
+        """Add the norms of the token vectors in x: [B, T, C], or [..., n, C] without padding."""
         mask = self._masks[slot[1]]
         norms = torch.linalg.vector_norm(x.detach(), dim=-1, dtype=torch.float32)
-        if norms.dim() == 2:
+        if norms.shape == mask.shape:
             norms = torch.where(mask, norms, 0)
         self._add(slot, torch.stack([norms.sum(), mask.sum().float()]).double())
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fairseq_deepnet.models.encoder import SchemeStack
+from fairseq_deepnet.modules import attention
 from fairseq_deepnet.modules.positions import Unpadded, target_mask
 from tests.support.models import BuildModel
 
@@ -72,11 +74,6 @@ def test_padding_before_a_word_is_handled_as_in_stock_fairseq(
 LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
 
 
-@pytest.fixture
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Unpadded, "where_it_pays", lambda *_: None)
-
-
 class Waits(TorchDispatchMode):
     """Counts synchronising operations before and after the first matrix product."""
 
@@ -96,13 +93,20 @@ class Waits(TorchDispatchMode):
 
 @pytest.mark.parametrize("arch", ["deepnet_transformer", "deepnet_transformer_lm"])
 @pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "unpacked"])
 def test_no_operation_synchronises_after_the_first_product(
     arch: str,
     padded: bool,
+    packed: bool,
     model_builder: BuildModel,
     batch: dict[str, Tensor],
-    as_on_a_gpu: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if packed:
+        monkeypatch.setattr(SchemeStack, "packs", lambda *_: True)
+        monkeypatch.setattr(attention, "varlen_attn", lambda query, *_, **__: query)
+    else:
+        monkeypatch.setattr(Unpadded, "where_it_pays", lambda *_: None)
     if not padded:
         batch = {name: tokens.clamp_min(2) for name, tokens in batch.items()}
     model = model_builder(arch, **LEARNED).train()
@@ -131,8 +135,9 @@ class Operations(TorchDispatchMode):
 
 @torch.no_grad()
 def test_layers_do_not_convert_masks(
-    model_builder: BuildModel, batch: dict[str, Tensor], as_on_a_gpu: None
+    model_builder: BuildModel, batch: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Unpadded, "where_it_pays", lambda *_: None)
     full = {name: tokens.clamp_min(2) for name, tokens in batch.items()}
     differences = []
     for layers in (2, 4):

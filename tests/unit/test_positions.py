@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_deepnet.anatomy import find_stacks
-from fairseq_deepnet.modules import positions
+from fairseq_deepnet.models.encoder import SchemeStack
+from fairseq_deepnet.modules import attention, positions
 from fairseq_deepnet.modules.layers import TransformerLayer
 from fairseq_deepnet.modules.positions import Unpadded
 from fairseq_deepnet.monitoring.instruments import ACTIVATIONS, Activations
@@ -21,6 +23,45 @@ PADDING = torch.tensor([[0, 0, 0, 1], [0, 0, 1, 1], [1, 0, 0, 0]]).bool()
 def any_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove padding for any model width."""
     monkeypatch.setattr(positions, "WORTH_IT", 0)
+
+
+def reference_varlen_attn(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    starts: Tensor,
+    source_starts: Tensor,
+    longest: int,
+    longest_source: int,
+    window_size: tuple[int, int],
+) -> Tensor:
+    """Compute torch.nn.attention.varlen.varlen_attn, which needs a GPU, sentence by sentence."""
+    heads = []
+    for sentence in range(len(starts) - 1):
+        queries = slice(*starts[sentence : sentence + 2].tolist())
+        keys = slice(*source_starts[sentence : sentence + 2].tolist())
+        assert queries.stop - queries.start <= longest
+        assert keys.stop - keys.start <= longest_source
+        parts = (part.transpose(0, 1) for part in (query[queries], key[keys], value[keys]))
+        causal = window_size == (-1, 0)
+        heads.append(F.scaled_dot_product_attention(*parts, is_causal=causal).transpose(0, 1))
+    return torch.cat(heads)
+
+
+@pytest.fixture(params=["attention with padding", "varlen_attn"])
+def packed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Run the decoder without padding except in attention, or both stacks without any padding."""
+    monkeypatch.setattr(positions, "WORTH_IT", 0)
+    if request.param == "varlen_attn":
+        monkeypatch.setattr(attention, "varlen_attn", reference_varlen_attn)
+        monkeypatch.setattr(SchemeStack, "packs", lambda *_: torch.is_grad_enabled())
+    return bool(request.param == "varlen_attn")
+
+
+def with_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the model with padding from now on."""
+    monkeypatch.setattr(positions, "WORTH_IT", 10**9)
+    monkeypatch.setattr(SchemeStack, "packs", lambda *_: False)
 
 
 @pytest.fixture
@@ -83,7 +124,7 @@ def test_loss_and_gradients_are_the_same_without_padding(
     scheme: tuple[str, str],
     model_builder: BuildModel,
     batch: Any,
-    any_padding: None,
+    packed: bool,
     rows: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -94,7 +135,9 @@ def test_loss_and_gradients_are_the_same_without_padding(
     without = loss_and_gradients(model, batch)
     real = int(batch["prev_output_tokens"].ne(1).sum())
     assert rows[-1] == real < batch["prev_output_tokens"].numel()
-    monkeypatch.setattr(positions, "WORTH_IT", 10**9)
+    source = batch["src_tokens"]
+    assert rows[0] == (source.ne(1).sum() if packed else source.numel())
+    with_padding(monkeypatch)
     for actual, other in zip(without, loss_and_gradients(model, batch), strict=True):
         torch.testing.assert_close(actual, other, atol=2e-5, rtol=1e-4)
     assert rows[-1] == batch["prev_output_tokens"].numel()
@@ -104,7 +147,11 @@ def test_loss_and_gradients_are_the_same_without_padding(
     "scheme", matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v))
 )
 def test_the_monitor_measures_the_same_without_padding(
-    scheme: tuple[str, str], model_builder: BuildModel, batch: Any, monkeypatch: pytest.MonkeyPatch
+    scheme: tuple[str, str],
+    model_builder: BuildModel,
+    batch: Any,
+    packed: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Include Pre-LN's streams, DLCL's combinations and NormFormer's inner norms."""
     model = model_builder(residual_scheme=scheme[0], scheme_variant=scheme[1], dropout=0.0)
@@ -113,8 +160,8 @@ def test_the_monitor_measures_the_same_without_padding(
     placement = type(model.encoder.scheme).norm
     watch = Activations(model, find_stacks(model), placement, ACTIVATIONS)
     measured = []
-    for least in (0, 10**9):
-        monkeypatch.setattr(positions, "WORTH_IT", least)
+    for prepare in (lambda _: None, with_padding):
+        prepare(monkeypatch)
         watch.arm()
         loss_and_gradients(model, batch)
         measured.append(watch.collect())
