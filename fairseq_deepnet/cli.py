@@ -67,9 +67,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise a one-line ValueError, whereas argparse would print several lines of usage."""
-        is_unknown = self.takes_extra and message.startswith("unrecognized")
-        hint = "; options of fairseq come after --" if is_unknown else ""
-        raise ValueError(explain_usage(message, self) + hint)
+        text = explain_usage(message, self)
+        if message.startswith("unrecognized") and not text.endswith("?"):
+            if self.takes_extra:
+                text += "; options of fairseq come after --"
+            elif "key=value" in self.format_usage():
+                text += "; give options of fairseq as key=value, such as encoder-layers=3"
+        raise ValueError(text)
 
     @property
     def takes_extra(self) -> bool:

@@ -23,15 +23,13 @@ RESOURCES: Final = PACKAGE.parent if _IS_CLONE else PACKAGE
 
 
 def shown(path: Path) -> str:
-    """Return a path as text: relative to ROOT if the path is inside ROOT, otherwise absolute."""
+    """Return a path as text: relative to ROOT if the path is inside ROOT, otherwise absolute.
+
+    Configs and records name folders in this form. Paths on the command line are relative to the
+    working folder.
+    """
     resolved = path.resolve()
     return str(resolved.relative_to(ROOT)) if resolved.is_relative_to(ROOT) else str(resolved)
-
-
-def inside_project(path: Path | str) -> Path:
-    """Return an absolute or existing path unchanged, and any other path joined to ROOT."""
-    path = Path(path)
-    return path if path.is_absolute() or path.exists() else ROOT / path
 
 
 def say(text: str) -> None:

@@ -86,7 +86,8 @@ def refuse_changed(folder: Path, files: Any, names: Iterable[str], record: Path)
             continue
         if not path.is_file():
             raise ValueError(
-                f"{shown(path)} is missing, although {shown(record)} lists it; copy it again"
+                f"{shown(path)} is missing, although {shown(record)} lists it: select the recorded"
+                " data, or copy it again"
             )
         if _known_sha256(path, path.stat().st_size, path.stat().st_mtime_ns) != recorded:
             raise ValueError(

@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.files import inside_project, shown
+from fairseq_deepnet.files import ROOT, shown
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import CONFIG_FOLDER, Value
@@ -97,7 +97,7 @@ class Cell:
             if key.replace("-", "_") not in HARMLESS
         }
         if "data" in config.recipe:
-            settings["recipe.data"] = shown(inside_project(str(config.recipe["data"])))
+            settings["recipe.data"] = shown(ROOT / str(config.recipe["data"]))
         if "global-batch-tokens" in config.recipe:
             tokens = launch.parse_tokens(config.recipe["global-batch-tokens"])
             settings["recipe.global-batch-tokens"] = str(tokens)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fairseq_deepnet.divergence import events
 from fairseq_deepnet.divergence.events import LEARNT, Kind
 from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.files import inside_project, shown
+from fairseq_deepnet.files import ROOT, shown
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import Config
@@ -236,7 +236,7 @@ def unigram_level(config: Config) -> float | None:
 
     Return None if the data are missing or have several directions.
     """
-    data = inside_project(str(config.recipe.get("data", "")))
+    data = ROOT / str(config.recipe.get("data", ""))
     manifest = data / "corpus.json"
     facts = json.loads(manifest.read_bytes()) if manifest.is_file() else {}
     target = config.options.get("target-lang") or facts.get("target")

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from fairseq_deepnet.experiments.results import RESULT, find_runs, read_json
-from fairseq_deepnet.files import inside_project, shown
+from fairseq_deepnet.files import ROOT, shown
 from fairseq_deepnet.stock_names import in_stock_names
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.corpora.text import read_lines
@@ -166,7 +166,7 @@ def read_scored_run(folder: Path, name: str | None) -> ScoredRun | None:
         return None
     file = (folder / score.file).with_suffix(".txt")
     hypotheses = list(read_lines(file))
-    references = list(read_lines(inside_project(score.facts["reference"])))
+    references = list(read_lines(ROOT / score.facts["reference"]))
     if len(hypotheses) != len(references):
         raise ValueError(
             f"{shown(file)} and its reference have different numbers of lines; score the run again"

@@ -25,7 +25,7 @@ from fairseq_deepnet.ended import INTERRUPTED, PREEMPTED, UNSAVED, end_with_pare
 from fairseq_deepnet.experiments import grid, results
 from fairseq_deepnet.experiments.grid import Cell
 from fairseq_deepnet.experiments.results import CELL, RESULT, Status, read_json
-from fairseq_deepnet.files import ROOT, inside_project, say, shown, try_lock, write_json, write_text
+from fairseq_deepnet.files import ROOT, say, shown, try_lock, write_json, write_text
 from fairseq_deepnet.tools import tables
 from fairseq_deepnet.tools.devices import all_cores, choose_devices, visible_gpus
 from fairseq_deepnet.tools.scores import read_score
@@ -114,7 +114,7 @@ def plan_text(title: str, cells: Sequence[Cell], folder: Path) -> str:
 def refuse_missing_data(cells: Sequence[Cell]) -> None:
     """Raise FileNotFoundError if training data are missing; the message says how to build them."""
     for recipe in (cell.resolve().recipe for cell in cells):
-        data = inside_project(str(recipe.get("data", "")))
+        data = ROOT / str(recipe.get("data", ""))
         if not any(data.glob("train*.idx")):
             script = recipe.get("preprocess") or "scripts/preprocess.sh"
             remedy = f"build it with `bash {script}`, or set DATA=FOLDER"
@@ -252,7 +252,7 @@ def _start(
         environment["CUDA_VISIBLE_DEVICES"] = share.gpus
     with (place / CONSOLE).open("ab") as console:
         return subprocess.Popen(
-            [*PROCESS, str(place)],
+            [*PROCESS, str(place.resolve())],
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=subprocess.STDOUT,

@@ -170,13 +170,14 @@ def check_every_layer_runs(args: Namespace, side: Side, scheme: type[ResidualSch
 
 
 def check_shape(args: Namespace, side: Side) -> None:
-    """Raise ConfigurationError if a side's depth, width or number of heads is invalid."""
+    """Raise ConfigurationError if a side's depth, widths or number of heads are invalid."""
     name = side.value
-    layers, heads = getattr(args, f"{name}_layers"), getattr(args, f"{name}_attention_heads")
-    width = getattr(args, f"{name}_embed_dim")
-    if layers < 1:
-        raise ConfigurationError(f"--{name}-layers {layers}: a stack needs at least one layer")
-    if heads < 1 or width % heads:
+    for part in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads"):
+        if (size := getattr(args, f"{name}_{part}")) < 1:
+            option = f"--{name}-{part.replace('_', '-')}"
+            raise ConfigurationError(f"{option} {size}: must be at least 1")
+    heads, width = getattr(args, f"{name}_attention_heads"), getattr(args, f"{name}_embed_dim")
+    if width % heads:
         raise ConfigurationError(
             f"--{name}-attention-heads {heads} does not divide --{name}-embed-dim {width};"
             " choose a number of heads that does"

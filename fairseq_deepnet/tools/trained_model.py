@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 
 from fairseq_deepnet import checkpoints
-from fairseq_deepnet.files import ROOT, inside_project, say, shown
+from fairseq_deepnet.files import ROOT, say, shown
 from fairseq_deepnet.records import read_record, refuse_changed, sha256
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, BareFolder, DataFolder
@@ -114,7 +114,7 @@ def find_data(model: TrainedModel, path: Path | None, spm: str | None = None) ->
     built, or differ from the run's.
     """
     if path is not None:
-        data = inside_project(path)
+        data = path
     elif model.run is not None:
         data = ROOT / str(recorded_config(model.run).recipe.get("data", ""))
     else:

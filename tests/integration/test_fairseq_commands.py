@@ -92,7 +92,7 @@ def test_validate_repeats_the_loss_of_training(
     ("options", "message"),
     [
         (["--residual-scheme", "deepnrom"], "--residual-scheme deepnrom is unknown"),
-        (["--decoder-layers", "0"], "--decoder-layers 0: a stack needs at least one layer"),
+        (["--decoder-layers", "0"], "--decoder-layers 0: must be at least 1"),
     ],
 )
 def test_bad_options_end_in_one_line_and_write_nothing(
@@ -124,4 +124,4 @@ def test_the_user_dir_may_be_the_clone_whatever_its_name(
     options = ["--user-dir", clone, *ARCH, "--encoder-layers=0"]
     result = run_command("fairseq-train", tmp_path, *options, cwd=tmp_path)
     assert result.returncode != 0
-    assert "--encoder-layers 0: a stack needs at least one layer" in result.stderr
+    assert "--encoder-layers 0: must be at least 1" in result.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -322,6 +323,30 @@ def test_text_that_changed_between_stop_and_resume_is_refused(
     assert "RESUME=1" not in record.output
     assert record(resume="") is None
     assert (record.run / "environment.json").read_bytes() == recorded
+
+
+def test_data_without_a_record_in_other_languages_do_not_suggest_to_resume(
+    record: Recorder, tmp_path: Path
+) -> None:
+    record.data = make_data(tmp_path / "own")
+    (record.data / "corpus.json").unlink()
+    assert record()
+    make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in record.data.glob("*.*"):
+        shutil.copy(path, other / path.name.replace("de", "ru"))
+    assert record(data=str(other)) is None
+    assert "RESUME=1" not in record.output
+    assert f"{other} has other words or subwords than {record.data}" in record.output
+
+
+def test_a_data_folder_is_relative_to_the_working_folder(
+    record: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert record(data="data/sample") is None
+    assert f"no training data in {tmp_path}/data/sample: " in record.output
 
 
 def describe_files(data: Path, **digests: str) -> None:

@@ -101,6 +101,14 @@ def test_complete_and_diverged_cells_are_not_run_again_and_a_crash_stops_no_othe
     assert [len(rig.calls(name)) for name in ("flaky", "good", "nan")] == [2, 1, 1]
 
 
+def test_a_relative_folder_for_the_cells_is_relative_to_the_working_folder(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rig.folder = Path("relative")
+    assert rig.run("good") == ["done"]
+
+
 def test_a_score_can_be_requested_later(rig: Rig) -> None:
     assert rig.run("good", "score=false") == ["done"]
     assert rig.run("good", "score.LENPEN=2") == ["done"]

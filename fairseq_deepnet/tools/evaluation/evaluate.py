@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments, num_updates
-from fairseq_deepnet.files import inside_project, say, shown
+from fairseq_deepnet.files import say, shown
 from fairseq_deepnet.records import fingerprint, made_now, sha256
 from fairseq_deepnet.tools import devices, scores
 from fairseq_deepnet.tools.corpora.folder import SPM_HELP, BareFolder, DataFolder, Direction
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet evaluate`."""
     parser.add_argument("--split", default="test", help="split to score (test)")
     text = "folder with sources SPLIT.A-B.A and references SPLIT.A-B.B (the data folder's)"
-    parser.add_argument("--text", type=inside_project, help=text)
+    parser.add_argument("--text", type=Path, help=text)
     add_scoring_arguments(parser)
 
 

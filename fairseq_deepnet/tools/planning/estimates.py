@@ -136,8 +136,10 @@ def estimate(
     Raises:
         ValueError: for options that the plan does not support.
     """
-    if gpus < 0 or length < 1:
-        raise ValueError(f"--gpus {gpus}, --length {length}: expected positive numbers")
+    smallest = {"gpus": 0, "memory": 0.1, "vocabulary": 5, "length": 1}  # 4 special symbols
+    for name, value in zip(smallest, (gpus, memory_gib, min(vocabulary), length), strict=True):
+        if not value >= smallest[name]:  # also nan
+            raise ValueError(f"--{name} {value}: must be at least {smallest[name]}")
     args = fairseq_options.parse_training(["DATA", *configs.to_arguments(config.options)])
     if ARCH_MODEL_REGISTRY.get(args.arch) not in (DeepNetTransformerModel, TransformerModel):
         raise ValueError(f"--arch {args.arch}: only encoder-decoders can be planned")

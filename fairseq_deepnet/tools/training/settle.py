@@ -20,7 +20,7 @@ from fairseq_deepnet import ended
 from fairseq_deepnet.checkpoints import LAST
 from fairseq_deepnet.divergence.watch import DEFAULT_FALLBACKS
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.files import PACKAGE, inside_project, say, shown
+from fairseq_deepnet.files import PACKAGE, ROOT, say, shown
 from fairseq_deepnet.optim.schedule import misfits
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.corpora.folder import DataFolder
@@ -93,7 +93,7 @@ def settle(args: argparse.Namespace) -> PlannedRun:
             )
     if args.data is None and "data" not in config.recipe:
         raise ValueError(f"{args.config} names no recipe.data; set DATA=FOLDER")
-    data = inside_project(args.data or str(config.recipe["data"]))
+    data = args.data or ROOT / str(config.recipe["data"])
     try:
         check_data(data, config)
     except FileNotFoundError as error:
@@ -172,6 +172,8 @@ def plan_run(args: argparse.Namespace) -> Plan:
         say(training.summary())
         print(shlex.join([*launcher.prefix(), *_continuing(training.command, False)]))
         return Plan()
+    if any(run.glob("checkpoints/*.pt")):
+        refuse_other_vocabulary(run, training.data)
     changes = run_folder.refuse_changes(run, training.config, training.data, args.resume)
     if ended.is_complete(run) and not changes:
         say(f"{shown(run)} is complete: nothing to do (RUN=FOLDER trains another)")
@@ -191,8 +193,6 @@ def plan_run(args: argparse.Namespace) -> Plan:
         history = fallbacks.take(run, training.steps[len(history)], last)
     if history:
         say(fallbacks.describe(history))
-    if any(run.glob("checkpoints/*.pt")):
-        refuse_other_vocabulary(run, training.data)
     updates, owes_validation = 0, False
     if is_first:
         updates, owes_validation = run_folder.resume_point(run, not parsed.no_last_checkpoints)
