@@ -1,0 +1,79 @@
+"""Add runs to the released data: `python docs/add_runs.py MACHINE RUN...`.
+
+curves.csv receives the logged and monitored values, and runs.csv the configuration and the results.
+Rows of runs that are already there are replaced. Validations are complete. Other curves have about
+24 points and at most five layers of each stack. MACHINE is the processor's name.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairseq_deepnet.experiments import results
+from fairseq_deepnet.tools.plotting.runs import Run, read_runs
+
+DOCS = Path(__file__).resolve().parent
+POINTS = 24
+
+
+def curves(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield the rows of curves.csv."""
+    for key, (updates, values) in run.series.items():
+        if key.quantity in ("loss", "lr"):
+            continue
+        step = 1 if key.side == "valid" else max(1, len(updates) // POINTS)
+        depth = values.shape[1]
+        for layer in sorted({1, *(max(1, round(depth * part / 4)) for part in range(1, 5))}):
+            points = zip(updates.tolist(), values[:, layer - 1].tolist(), strict=True)
+            for update, value in reversed(list(points)[::-1][::step]):
+                if not math.isnan(value):
+                    yield {
+                        **{"run": run.name, "quantity": key.quantity, "of": key.side},
+                        **{"part": key.part, "layer": layer if depth > 1 else ""},
+                        **{"update": update, "value": f"{value:.6g}"},
+                    }
+
+
+def configuration(run: Run, machine: str) -> dict[str, Any]:
+    """Return the row of runs.csv."""
+    record = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
+    measured = results.read_run(run.folder)
+    row, options = measured.row(), measured.config.options
+    frequency = options.get("update-freq")
+    tokens = int(options["max-tokens"]) * int(frequency) if frequency else row["tokens"]
+    return row | {
+        "run": run.name,
+        "scheme": row["scheme_or_arch"],
+        "variant": options.get("scheme-variant"),
+        "freeze-norms": row["freeze-norms"] or "none",
+        "total-num-update": options.get("total-num-update"),
+        "tokens": tokens,
+        "revision": record["git"][:7],
+        "machine": machine,
+    }
+
+
+def add(file: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Append rows to a file, without its old rows of the same runs."""
+    names = {row["run"] for row in rows}
+    with file.open(encoding="utf-8", newline="") as lines:
+        reader = csv.DictReader(lines)
+        columns = list(reader.fieldnames or ())
+        rows = [*(row for row in reader if row["run"] not in names), *rows]
+    with file.open("w", encoding="utf-8", newline="") as lines:
+        writer = csv.DictWriter(lines, columns, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    machine, *folders = sys.argv[1:]
+    runs = read_runs([Path(folder) for folder in folders])
+    add(DOCS / "curves.csv", [row for run in runs for row in curves(run)])
+    add(DOCS / "runs.csv", [configuration(run, machine) for run in runs])

@@ -1,0 +1,33 @@
+"""docs/add_runs.py: the rows that it adds to curves.csv and runs.csv."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import numpy as np
+
+from fairseq_deepnet.tools.plotting.runs import Key, Run, Series
+
+ADD_RUNS = runpy.run_path(str(Path(__file__).resolve().parents[2] / "docs" / "add_runs.py"))
+
+
+def test_curves_contain_every_validation_and_five_layers_of_a_stack() -> None:
+    updates = np.arange(20, 2401, 20)
+    layers = Series(updates, np.tile(np.arange(1.0, 501.0), (120, 1)))
+    run = Run("a", Path(), {Key("token_rank", "encoder", "layer"): layers})
+    rows = [tuple(row.values()) for row in ADD_RUNS["curves"](run)]
+    assert rows == [
+        ("a", "token_rank", "encoder", "layer", layer, update, str(layer))
+        for layer in (1, 125, 250, 375, 500)
+        for update in range(100, 2401, 100)
+    ]
+    run.series = {Key("nll_loss", "valid"): Series(updates, updates[:, None] / 1000)}
+    assert [row["update"] for row in ADD_RUNS["curves"](run)] == updates.tolist()
+
+
+def test_a_run_s_new_rows_replace_its_old_ones(tmp_path: Path) -> None:
+    file = tmp_path / "curves.csv"
+    file.write_text("run,update,value\na,1,2\nb,1,3\n", encoding="utf-8")
+    ADD_RUNS["add"](file, [{"run": "a", "update": 4, "value": 5, "part": "layer"}])
+    assert file.read_text(encoding="utf-8") == "run,update,value\nb,1,3\na,4,5\n"
