@@ -8,7 +8,7 @@ Models of this package, fairseq and torchscale use the same names. A stack has `
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import nn
 
@@ -95,6 +95,11 @@ def find_stacks(model: nn.Module) -> list[Stack]:
         stacks.append(Stack(side, name, module, parts))
     if not stacks:
         raise ValueError("no Transformer layers were found in this model (`layers.N.self_attn`)")
+    return in_order(stacks)
+
+
+def in_order(stacks: Sequence[Stack]) -> list[Stack]:
+    """Sort a model's stacks, encoder first; raise ValueError if a side has several."""
     if len({stack.side for stack in stacks}) < len(stacks):
         names = ", ".join(stack.name for stack in stacks)
         raise ValueError(f"several stacks of one side: {names}; at most one per side is supported")

@@ -26,7 +26,7 @@ from fairseq_deepnet.experiments import grid, results
 from fairseq_deepnet.experiments.grid import Cell
 from fairseq_deepnet.experiments.results import CELL, RESULT, Status, read_json
 from fairseq_deepnet.files import ROOT, say, shown, try_lock, write_json, write_text
-from fairseq_deepnet.tools import tables
+from fairseq_deepnet.tools import configs, tables
 from fairseq_deepnet.tools.devices import all_cores, choose_devices, visible_gpus
 from fairseq_deepnet.tools.scores import read_score
 from fairseq_deepnet.tools.training import train as training
@@ -66,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         print(plan, end="")
         return 0
-    refuse_missing_data(cells)
+    for config in (cell.resolve() for cell in cells):
+        configs.check_data(ROOT / str(config.recipe.get("data", "")), config)
     shares = divide(args.gpus, args.parallel, visible_gpus(), all_cores())
     from fairseq_deepnet.experiments import report  # fails before any training if pandas is missing
 
@@ -106,19 +107,9 @@ def plan_text(title: str, cells: Sequence[Cell], folder: Path) -> str:
     for cell in cells:
         options = ", ".join(f"{key} {value}" for key, value in (cell.options | cell.train).items())
         rows.append([cell.name, status_of(folder / cell.name).value, options])
-    configs = ", ".join(dict.fromkeys(cell.config for cell in cells))
+    names = ", ".join(dict.fromkeys(cell.config for cell in cells))
     counts = [f"{sum(row[1] == s for row in rows)} {s.value}" for s in Status]
-    return f"{title}\n\n{tables.text(rows, 3)}\n\nconfig {configs}; {', '.join(counts)}\n"
-
-
-def refuse_missing_data(cells: Sequence[Cell]) -> None:
-    """Raise FileNotFoundError if training data are missing; the message says how to build them."""
-    for recipe in (cell.resolve().recipe for cell in cells):
-        data = ROOT / str(recipe.get("data", ""))
-        if not any(data.glob("train*.idx")):
-            script = recipe.get("preprocess") or "scripts/preprocess.sh"
-            remedy = f"build it with `bash {script}`, or set DATA=FOLDER"
-            raise FileNotFoundError(f"no training data in {shown(data)}: {remedy}")
+    return f"{title}\n\n{tables.text(rows, 3)}\n\nconfig {names}; {', '.join(counts)}\n"
 
 
 def refuse_changes(folder: Path, cells: Sequence[Cell]) -> None:

@@ -11,7 +11,7 @@ compat.apply()
 # ruff: noqa: E402
 from .. import trainer
 from ..criterions import cross_entropy
-from ..optim import fairseq_adam
+from ..optim import fused_adam
 from ..sharding import trainer as sharded_trainer
 from .deepnet_masked_lm import DeepNetMaskedLM
 from .deepnet_transformer import DeepNetTransformerModel
@@ -25,5 +25,5 @@ __all__ = [
     "DeepNetTransformerLM",
     "DeepNetTransformerModel",
     "cross_entropy",
-    "fairseq_adam",
+    "fused_adam",
 ]

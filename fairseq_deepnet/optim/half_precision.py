@@ -21,7 +21,7 @@ from fairseq.optim.fp16_optimizer import FP16Optimizer, MemoryEfficientFP16Optim
 from torch import Tensor
 
 from ..errors import ConfigurationError
-from .fairseq_adam import FairseqAdam
+from .fused_adam import FairseqAdam
 
 logger = logging.getLogger(__name__)
 

@@ -77,10 +77,6 @@ class Depths:
     encoder: int
     decoder: int
 
-    def __post_init__(self) -> None:
-        if min(self.encoder, self.decoder) < 0 or self.encoder + self.decoder == 0:
-            raise ValueError(f"depths must be positive, got {self.encoder} and {self.decoder}")
-
     def of(self, side: Side) -> int:
         return self.encoder if side is Side.ENCODER else self.decoder
 

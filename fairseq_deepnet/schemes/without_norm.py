@@ -124,14 +124,11 @@ class TFixup(ResidualScheme):
         depth = float(self.depths.of(place.side))
         return 0.67 * depth ** (-1 / 4) if place.side is Side.ENCODER else (9 * depth) ** (-1 / 4)
 
-    def embedding_gain(self, side: Side) -> float:
-        """Return the factor for a side's embeddings, which fairseq draws from N(0, 1 / C)."""
-        return float((9 * self.depths.of(side)) ** (-1 / 4))
-
     def initialise_ends(self, stacks: Mapping[Side, nn.Module]) -> None:
         with torch.no_grad():
             for side, table in embedding_tables(stacks):
-                table.weight.mul_(self.embedding_gain(side))
+                # fairseq draws embeddings from N(0, 1 / C)
+                table.weight.mul_((9 * self.depths.of(side)) ** (-1 / 4))
 
 
 def embedding_tables(stacks: Mapping[Side, Any]) -> Iterator[tuple[Side, nn.Embedding]]:

@@ -36,7 +36,7 @@ from ..checkpoints import received_by
 from ..compat import training_program
 from ..errors import ConfigurationError
 from ..footprint import FULLY_SHARDED, MEGABYTE
-from ..optim.fairseq_adam import clipping_factor, gradient_norm
+from ..optim.fused_adam import clipping_factor, gradient_norm
 from ..optim.half_precision import WEIGHTS, ExactFP16Optimizer
 from ..trainer import DeepNetTrainer
 from . import optimizer_state

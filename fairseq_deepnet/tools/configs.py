@@ -23,7 +23,7 @@ import yaml
 
 from fairseq_deepnet import literals
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.files import RESOURCES
+from fairseq_deepnet.files import RESOURCES, shown
 from fairseq_deepnet.tools import fairseq_options
 
 Value = bool | int | float | str | None
@@ -198,6 +198,15 @@ def to_arguments(options: Mapping[str, Value]) -> list[str]:
         else:
             arguments += [f"--{key}", str(value)]
     return arguments
+
+
+def check_data(data: Path, config: Config) -> None:
+    """Raise FileNotFoundError, naming the script to run, if a folder contains no training data."""
+    script = config.recipe.get("preprocess") or "scripts/preprocess.sh"
+    if not any(data.glob("dict*.txt")) or not any(data.glob("train*.idx")):
+        raise FileNotFoundError(
+            f"no training data in {shown(data)}: correct DATA (--data) or run `bash {script}`"
+        )
 
 
 def check_options(config: Config) -> None:

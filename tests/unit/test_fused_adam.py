@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import fairseq_deepnet.models  # noqa: F401  (registers the optimiser)
 from fairseq_deepnet.optim import fused_adam
-from fairseq_deepnet.optim.fairseq_adam import FairseqAdam
+from fairseq_deepnet.optim.fused_adam import FairseqAdam
 
 SHAPES = [(3, 4), (4,), (7, 2), (), (1,), (64, 33)]
 

@@ -52,7 +52,8 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def definition(tmp_path: Path) -> Path:
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "train.de-en.de.idx").touch()
+    for name in ("train.de-en.de.idx", "dict.de.txt"):
+        (tmp_path / "data" / name).touch()
     file = tmp_path / "own.yaml"
     file.write_text(
         "config: multi30k_tiny\ncell: '{arch}'\ntitle: Simulated\n"

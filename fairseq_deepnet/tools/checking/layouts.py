@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
-from fairseq_deepnet.anatomy import Branch, Layer, Stack, kind_of
+from fairseq_deepnet.anatomy import Branch, Layer, Stack, in_order, kind_of
 from fairseq_deepnet.schemes import Role, Side, Sublayer
 
 Names = str | Sequence[str]
@@ -97,11 +97,8 @@ def find_layers(model: nn.Module, layout: Layout | None = None) -> list[Stack]:
                 )
                 side = Side.ENCODER if is_encoder else Side.DECODER
                 stacks.append(Stack(side, name, module, parts))
-        if len({stack.side for stack in stacks}) < len(stacks):
-            names = ", ".join(stack.name for stack in stacks)
-            raise ValueError(f"more than one stack of a side: {names}; check each separately")
         if stacks:
-            return sorted(stacks, key=lambda stack: list(Side).index(stack.side))
+            return in_order(stacks)
     raise ValueError(
         f"{type(model).__name__} has no list of layers with the names of"
         f" {', '.join(LAYOUTS) if layout is None else 'this mapping'}; specify them:"

@@ -68,15 +68,6 @@ class PlannedRun:
         )
 
 
-def check_data(data: Path, config: configs.Config) -> None:
-    """Raise FileNotFoundError, naming the script to run, if a folder contains no training data."""
-    script = config.recipe.get("preprocess") or "scripts/preprocess.sh"
-    if not any(data.glob("dict*.txt")) or not any(data.glob("train*.idx")):
-        raise FileNotFoundError(
-            f"no training data in {shown(data)}: correct DATA (--data) or run `bash {script}`"
-        )
-
-
 def settle(args: argparse.Namespace) -> PlannedRun:
     """Return the run described by the arguments of `deepnet train`.
 
@@ -95,7 +86,7 @@ def settle(args: argparse.Namespace) -> PlannedRun:
         raise ValueError(f"{args.config} names no recipe.data; set DATA=FOLDER")
     data = args.data or ROOT / str(config.recipe["data"])
     try:
-        check_data(data, config)
+        configs.check_data(data, config)
     except FileNotFoundError as error:
         if not args.dry_run:
             raise
