@@ -34,19 +34,26 @@ HOST_OBJECTS: Final = 8 * 2**10
 """
 
 
+MEANINGS: Final = {
+    "weights": "weights and position tables",
+    "masters": "fp32 copies of half-precision weights and gradients",
+    "optimiser": "state of the optimiser, such as Adam's moments",
+    "communication": "buffers for data-parallel communication",
+    "gathered": "unsharded parameters and gradients of a sharded model during computation",
+    "host": "modules and other Python objects on the CPU",
+    "gradients": "all gradients at the end of the backward pass",
+    "activations": "stored by the forward pass for the backward pass",
+    "loss": "largest temporary tensors of the loss",
+    "peak": "largest sum at one moment; not all parts exist at the same time",
+}
+"""Part of the memory -> meaning, for `Memory` and the report of `deepnet plan`."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Memory of a training update on one device, in bytes.
+    """Memory of a training update on one device, in bytes; MEANINGS describes the parts.
 
     Args:
-        weights: the weights and position tables
-        masters: fp32 copies of weights and gradients in fairseq's FP16Optimizer
-        communication: buffers for data-parallel communication
-        gathered: unsharded parameters and gradients of a sharded model during computation
-        host: modules and other Python objects, if the device is the CPU
-        gradients: all gradients at the end of backward
-        activations: bytes stored for backward at the end of the forward pass
-        loss: maximum size of the loss's temporary tensors
         moments: name of each moment at which memory may peak -> bytes in use
     """
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
+from fairseq_deepnet.footprint.memory import MEANINGS, Memory
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.planning.estimates import Plan, Step, advise, estimate
 
@@ -121,3 +122,8 @@ def test_suggestions_for_a_thousand_layers_on_an_80_gb_gpu(
     assert "planned for 8 GPUs with 79 GiB (change with --gpus and --memory)" in out
     for part in ("encoder", "activations", "projection"):
         assert part in out
+
+
+def test_the_plan_explains_every_part_of_the_memory() -> None:
+    parts = {field.name for field in dataclasses.fields(Memory)} - {"moments"}
+    assert parts | {"peak"} == MEANINGS.keys()

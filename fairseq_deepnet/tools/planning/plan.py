@@ -83,6 +83,7 @@ def read_config(args: argparse.Namespace) -> tuple[configs.Config, list[str]]:
 def as_text(plan: Plan, steps: list[Step], assumptions: list[str]) -> str:
     """Return the report: requirements, options that make the run fit, and assumptions."""
     from fairseq_deepnet.footprint import CRITERIONS
+    from fairseq_deepnet.footprint.memory import MEANINGS
 
     training, rows = plan.training, []
     passes = training.update_freq * training.devices
@@ -92,11 +93,13 @@ def as_text(plan: Plan, steps: list[Step], assumptions: list[str]) -> str:
         "TFLOP per update": (plan.flops, 1e12 / passes, ",.3f"),
     }
     for head, (numbers, unit, form) in sections.items():
-        rows.append(("", head))
+        rows.append(("", head, ""))
         for name, value in numbers.items():
             if value and isinstance(value, int | float) and name not in ("largest", "tensors"):
-                rows.append((name, f"{value / unit:{form}}"))
-    table = tabulate(rows, tablefmt="plain", colalign=("left", "right"), disable_numparse=True)
+                meaning = MEANINGS.get(name, "") if head == "GiB" else ""
+                rows.append((name, f"{value / unit:{form}}", meaning))
+    columns = ("left", "right", "left")
+    table = tabulate(rows, tablefmt="plain", colalign=columns, disable_numparse=True)
     device = f"{training.gpus} GPU{'s' * (training.gpus > 1)}" if training.gpus else "the CPU"
     batch = f"{training.max_tokens:,} x update-freq {training.update_freq} x {training.devices}"
     facts = [
@@ -118,9 +121,9 @@ def as_text(plan: Plan, steps: list[Step], assumptions: list[str]) -> str:
 
 def _verdict(plan: Plan, steps: list[Step]) -> str:
     last, memory = steps[-1], f"{plan.memory_gib:.4g} GiB"
+    needed = f"{plan.needed_gib:.2f} GiB (the peak, the allocator and the process)"
     if plan.fits:
-        return f"The run fits into {memory}: {plan.needed_gib:.2f} GiB with allocator and process."
-    needed = f"{plan.needed_gib:.4g} GiB with allocator and process"
+        return f"The run needs {needed} and fits into {memory}."
     lines = [f"The run needs {needed} and does not fit into {memory}. Tried:"]
     for step in steps:
         batch = f"{step.plan.training.max_tokens:,} x {step.plan.training.update_freq}"
