@@ -237,23 +237,18 @@ def end_epochs_under_another_update_freq() -> None:
         self.total = self.n + math.ceil((len(iterable) - used) / chunk_size)
 
 
-class WholeFiles(PathManager):
-    """fairseq's PathManager with atomic copies."""
-
-    @staticmethod
-    def copy(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
-        """Copy a checkpoint atomically, replacing an existing file."""
-        copy_checkpoint(Path(src_path), Path(dst_path))
-        return True
-
-
 def copy_checkpoints_whole() -> None:
     """Make fairseq copy checkpoints to checkpoint_best.pt and checkpoint_last.pt atomically.
 
     fairseq overwrites the old file in place. If fairseq is killed or the disk is full, a truncated
     file remains, and a process that has mapped the old file may end with SIGBUS.
     """
-    fairseq.checkpoint_utils.PathManager = WholeFiles
+
+    def copy(source: str, target: str, overwrite: bool = False) -> bool:
+        copy_checkpoint(Path(source), Path(target))
+        return True
+
+    PathManager.copy = copy
 
 
 def check_checkpoints() -> None:

@@ -97,7 +97,7 @@ class TransformerLayer(nn.Module):
         self.fc1 = nn.Linear(shape.embed_dim, shape.ffn_dim, bias=scheme.bias)
         self.fc2 = nn.Linear(shape.ffn_dim, shape.embed_dim, bias=scheme.bias)
         self.final_layer_norm = self.build_norm(shape, scheme)
-        before, after = scheme.build_ffn_transforms(place, shape.ffn_dim)
+        before, after = scheme.build_ffn_transforms(shape.ffn_dim)
         self.pre_activation_transform = before
         self.post_activation_transform = after
         residuals = scheme.build_residuals(place, self.sublayers, shape.embed_dim)
@@ -128,9 +128,7 @@ class TransformerLayer(nn.Module):
             source_dim=source_dim,
             dropout=shape.attention_dropout,
             bias=scheme.bias,
-            head_transform=scheme.build_head_transform(
-                self.place, sublayer, shape.heads, shape.embed_dim
-            ),
+            head_transform=scheme.build_head_transform(sublayer, shape.heads, shape.embed_dim),
         )
         self.add_module(sublayer.value, attention)
         self.add_module(f"{sublayer.value}_layer_norm", self.build_norm(shape, scheme))

@@ -129,10 +129,8 @@ class Admin(ResidualScheme):
     def default_alpha(self, side: Side) -> None:
         return None
 
-    def build_residuals(
-        self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
-    ) -> dict[Sublayer, Residual]:
-        return {sublayer: AdminResidual(place.side, embed_dim) for sublayer in sublayers}
+    def build_residual(self, place: Place, sublayer: Sublayer, embed_dim: int) -> Residual:
+        return AdminResidual(place.side, embed_dim)
 
     def residual_weight(self, place: Place, learned: Mapping[str, Tensor]) -> Tensor:
         return learned["weight"] + learned["offset"]
@@ -169,11 +167,9 @@ class AdminLog(ResidualScheme):
             return math.sqrt(n)
         return math.sqrt((n + 1) / math.log(n + 1) - 1)
 
-    def build_residuals(
-        self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
-    ) -> dict[Sublayer, Residual]:
+    def build_residual(self, place: Place, sublayer: Sublayer, embed_dim: int) -> Residual:
         start = self.omega(place.side)
-        return {sublayer: WeightedPostNormResidual(embed_dim, start) for sublayer in sublayers}
+        return WeightedPostNormResidual(embed_dim, start)
 
     def residual_weight(self, place: Place, learned: Mapping[str, Tensor]) -> Tensor:
         return learned["weight"]

@@ -4,8 +4,8 @@ Layers contain no code for particular schemes. A scheme defines:
 
 1. Normalisation: `norm` is LayerNorm's placement in a sublayer (`pre` adds a final LayerNorm after
    the stack), and `embedding_norm` adds a LayerNorm after the embeddings.
-2. Residuals: `build_residuals` returns one module per sublayer. It is called once per layer, so
-   that a layer's sublayers can share parameters and pass tensors besides x to each other.
+2. Residuals: `build_residual` returns the module of a sublayer. A scheme whose sublayers share
+   parameters overrides `build_residuals` instead, which is called once per layer.
 3. Optional parts of a sublayer: `build_head_transform`, `build_ffn_transforms` and `bias`.
 4. Connections across layers: `build_combination` returns a module that combines the outputs of all
    lower layers, `streams` is the number of tensors passed between layers, and
@@ -170,20 +170,21 @@ class ResidualScheme:
             sublayers: sublayers of the layer, in order.
             embed_dim: C, the size of learned vectors.
         """
+        return {sublayer: self.build_residual(place, sublayer, embed_dim) for sublayer in sublayers}
+
+    def build_residual(self, place: Place, sublayer: Sublayer, embed_dim: int) -> Residual:
+        """Return the residual of one sublayer; `build_residuals` calls this method."""
         if self.norm is NormPlacement.POST:
-            return {sublayer: PostNormResidual(self.alphas[place.side]) for sublayer in sublayers}
-        kind = PreNormResidual if self.norm is NormPlacement.PRE else Residual
-        return {sublayer: kind() for sublayer in sublayers}
+            return PostNormResidual(self.alphas[place.side])
+        return PreNormResidual() if self.norm is NormPlacement.PRE else Residual()
 
     def build_head_transform(
-        self, place: Place, sublayer: Sublayer, num_heads: int, embed_dim: int
+        self, sublayer: Sublayer, num_heads: int, embed_dim: int
     ) -> nn.Module | None:
         """Return a module applied to the heads [B, H, T, D] before out_proj (as in NormFormer)."""
         return None
 
-    def build_ffn_transforms(
-        self, place: Place, ffn_dim: int
-    ) -> tuple[nn.Module | None, nn.Module | None]:
+    def build_ffn_transforms(self, ffn_dim: int) -> tuple[nn.Module | None, nn.Module | None]:
         """Return modules applied to hidden units [B, T, F] before the activation and before fc2."""
         return None, None
 

@@ -60,10 +60,8 @@ class BranchNorm(ResidualScheme):
     bounded: ClassVar[bool] = True
     stock_initialisation: ClassVar[bool] = True
 
-    def build_residuals(
-        self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
-    ) -> dict[Sublayer, Residual]:
-        return {sublayer: GrowingBranchResidual() for sublayer in sublayers}
+    def build_residual(self, place: Place, sublayer: Sublayer, embed_dim: int) -> Residual:
+        return GrowingBranchResidual()
 
     def residual_weight(self, place: Place, learned: Mapping[str, Tensor]) -> Tensor:
         return 1 / learned["scale"]

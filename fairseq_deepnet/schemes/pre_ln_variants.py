@@ -56,22 +56,16 @@ class NormFormer(ResidualScheme):
     }
     stock_initialisation: ClassVar[bool] = True
 
-    def build_residuals(
-        self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
-    ) -> dict[Sublayer, Residual]:
-        residuals: dict[Sublayer, Residual] = {
-            sublayer: NormalisedBranchResidual(embed_dim) for sublayer in sublayers
-        }
+    def build_residual(self, place: Place, sublayer: Sublayer, embed_dim: int) -> Residual:
+        if sublayer is not Sublayer.FFN:
+            return NormalisedBranchResidual(embed_dim)
         scaled = self.variant == "resscale"
-        residuals[Sublayer.FFN] = ScaledPreNormResidual(embed_dim) if scaled else PreNormResidual()
-        return residuals
+        return ScaledPreNormResidual(embed_dim) if scaled else PreNormResidual()
 
-    def build_head_transform(
-        self, place: Place, sublayer: Sublayer, num_heads: int, embed_dim: int
-    ) -> nn.Module:
+    def build_head_transform(self, sublayer: Sublayer, num_heads: int, embed_dim: int) -> nn.Module:
         return HeadScale(num_heads)
 
-    def build_ffn_transforms(self, place: Place, ffn_dim: int) -> tuple[None, nn.Module]:
+    def build_ffn_transforms(self, ffn_dim: int) -> tuple[None, nn.Module]:
         return None, nn.LayerNorm(ffn_dim)
 
     def why_not_stock(self) -> str | None:
@@ -136,11 +130,11 @@ class SubLN(ResidualScheme):
     norm: ClassVar[NormPlacement] = NormPlacement.PRE
 
     def build_head_transform(
-        self, place: Place, sublayer: Sublayer, num_heads: int, embed_dim: int
+        self, sublayer: Sublayer, num_heads: int, embed_dim: int
     ) -> nn.Module | None:
         return None if sublayer is Sublayer.ENCODER_ATTN else HeadsNorm(embed_dim)
 
-    def build_ffn_transforms(self, place: Place, ffn_dim: int) -> tuple[None, nn.Module]:
+    def build_ffn_transforms(self, ffn_dim: int) -> tuple[None, nn.Module]:
         return None, nn.LayerNorm(ffn_dim)
 
     def why_not_stock(self) -> str:
@@ -170,10 +164,8 @@ class PeriLN(ResidualScheme):
     embedding_norm: ClassVar[bool] = True
     stock_initialisation: ClassVar[bool] = True
 
-    def build_residuals(
-        self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
-    ) -> dict[Sublayer, Residual]:
-        return {sublayer: NormalisedBranchResidual(embed_dim) for sublayer in sublayers}
+    def build_residual(self, place: Place, sublayer: Sublayer, embed_dim: int) -> Residual:
+        return NormalisedBranchResidual(embed_dim)
 
     def why_not_stock(self) -> str:
         return "a LayerNorm follows each branch, and a stock layer has none before the sum"
@@ -213,10 +205,8 @@ class LNScaling(ResidualScheme):
         """Return the factor for the outputs of a layer's LayerNorms."""
         return float((place.layer + 1) ** -0.5)
 
-    def build_residuals(
-        self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
-    ) -> dict[Sublayer, Residual]:
-        return {sublayer: ScaledNormResidual(self.scale(place)) for sublayer in sublayers}
+    def build_residual(self, place: Place, sublayer: Sublayer, embed_dim: int) -> Residual:
+        return ScaledNormResidual(self.scale(place))
 
     def stock_layer(self, place: Place, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Multiply the LayerNorms' weights and biases by the scale."""

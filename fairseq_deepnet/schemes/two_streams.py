@@ -51,10 +51,8 @@ class B2T(ResidualScheme):
         "plain": "all weights with gain 1",
     }
 
-    def build_residuals(
-        self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
-    ) -> dict[Sublayer, Residual]:
-        return {sublayer: BottomToTopResidual(sublayer is sublayers[-1]) for sublayer in sublayers}
+    def build_residual(self, place: Place, sublayer: Sublayer, embed_dim: int) -> Residual:
+        return BottomToTopResidual(is_last=sublayer is Sublayer.FFN)
 
     def why_not_stock(self) -> str:
         return "a layer's last sublayer adds the layer's input, and a stock sublayer only its own"
@@ -129,14 +127,9 @@ class ResiDual(ResidualScheme):
     }
     stock_initialisation: ClassVar[bool] = True
 
-    def build_residuals(
-        self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
-    ) -> dict[Sublayer, Residual]:
+    def build_residual(self, place: Place, sublayer: Sublayer, embed_dim: int) -> Residual:
         scale = 1 / 64 if self.variant == "scaled" else 1.0
-        return {
-            sublayer: DualResidual(embed_dim, scale, sublayer is sublayers[-1])
-            for sublayer in sublayers
-        }
+        return DualResidual(embed_dim, scale, is_last=sublayer is Sublayer.FFN)
 
     def build_output_transform(self, side: Side, embed_dim: int) -> nn.Module:
         return JoinStreams(embed_dim)

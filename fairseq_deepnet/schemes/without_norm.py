@@ -69,12 +69,10 @@ class RFixup(ResidualScheme):
     }
     draw = staticmethod(nn.init.xavier_uniform_)
 
-    def build_residuals(
-        self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
-    ) -> dict[Sublayer, Residual]:
-        return {sublayer: FixupResidual() for sublayer in sublayers}
+    def build_residual(self, place: Place, sublayer: Sublayer, embed_dim: int) -> Residual:
+        return FixupResidual()
 
-    def build_ffn_transforms(self, place: Place, ffn_dim: int) -> tuple[nn.Module, nn.Module]:
+    def build_ffn_transforms(self, ffn_dim: int) -> tuple[nn.Module, nn.Module]:
         return Shift(), Shift()
 
     def build_output_transform(self, side: Side, embed_dim: int) -> nn.Module:
