@@ -36,7 +36,7 @@ def test_an_interval_is_one_short_line_with_the_remaining_time(
     now = 1050.0
     second = view.show(INTERVAL % 200)
     assert first == (
-        "update 100/400  epoch 2  loss 6.123  grad norm 1.23  lr 2.0e-04  2,117 tokens/s"
+        "update 100/400  epoch 2  train nll 5.000  grad norm 1.23  lr 2.0e-04  2,117 tokens/s"
     )
     # 100 updates took 50 s, and 200 remain
     assert second is not None

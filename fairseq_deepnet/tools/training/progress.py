@@ -19,7 +19,7 @@ _WORTH_SHOWING: Final = re.compile(
 )
 _VALUES: Final = {
     "epoch": "epoch {:.0f}",
-    "loss": "loss {:.3f}",
+    "nll": "train nll {:.3f}",
     "gnorm": "grad norm {:.2f}",
     "lr": "lr {:.1e}",
     "wps": "{:,.0f} tokens/s",
@@ -71,12 +71,14 @@ class Progress:
         except ValueError:
             return None  # the configuration, printed as a Python dictionary
         self.updates = int(float(values.get("num_updates") or values.get(f"{name}_num_updates", 0)))
+        prefix = "" if name == "train_inner" else f"{name}_"
+        # without label smoothing; some criterions log only their loss
+        nll = values.get(f"{prefix}nll_loss") or values.get(f"{prefix}loss")
         if name == "train_inner":
-            return self._show_interval(values)
-        loss = values.get(f"{name}_nll_loss") or values.get(f"{name}_loss")
-        if loss is None or name == "train":
+            return self._show_interval(values if nll is None else values | {"nll": nll})
+        if nll is None or name == "train":
             return None
-        return f"update {self.updates}  {name} nll {float(loss):.3f}"
+        return f"update {self.updates}  {name} nll {float(nll):.3f}"
 
     def _show_interval(self, values: dict[str, Any]) -> str:
         updates, now = self.updates, time.monotonic()

@@ -148,6 +148,7 @@ class Child:
     def train(self, caught: deque[int]) -> int:
         """Run the child, forward the signals in `caught`, and return the run's exit status."""
         say(f"training; everything is logged in {self.log}; Ctrl-C saves and stops")
+        say("nll: negative log-likelihood in bits per token, without label smoothing")
         process = self._start()
         with self.log.open("rb") as log:
             log.seek(self.begins)
