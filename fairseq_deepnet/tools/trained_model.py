@@ -202,13 +202,15 @@ def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
 
 
 def last_checkpoints(folder: Path, count: int) -> list[Path]:
-    """Return the `count` latest periodic checkpoints, sorted by number of updates.
+    """Return the `count` latest checkpoints, sorted by number of updates.
+
+    These are periodic checkpoints, and checkpoint_last.pt if the run ended between two of them.
 
     Raises ValueError if there are fewer checkpoints, or if a checkpoint is damaged.
     """
     by_updates = {
         checkpoints.num_updates(checkpoints.load_checkpoint(path)): path
-        for path in checkpoints.periodic_checkpoints(folder)
+        for path in (*folder.glob(checkpoints.LAST), *checkpoints.periodic_checkpoints(folder))
     }
     if not 1 <= count <= len(by_updates):
         raise ValueError(

@@ -42,6 +42,22 @@ def test_the_average_is_the_mean_of_each_weight(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "a.pt")["model"]["w"].tolist() == [3.0, 2.0]
 
 
+@pytest.mark.parametrize(
+    ("updates", "names"),
+    [
+        (120, ["checkpoint_1_100.pt", "checkpoint_last.pt"]),
+        (100, ["checkpoint_1_50.pt", "checkpoint_1_100.pt"]),
+    ],
+)
+def test_the_last_checkpoints_include_checkpoint_last_if_it_is_newer(
+    updates: int, names: list[str], tmp_path: Path
+) -> None:
+    for interval in (50, 100):
+        write(tmp_path, interval, w=torch.ones(1))
+    save_checkpoint(state(updates, {"w": torch.ones(1)}), tmp_path / "checkpoint_last.pt")
+    assert [path.name for path in last_checkpoints(tmp_path, 2)] == names
+
+
 def test_float16_is_summed_without_overflow_and_stays_float16(tmp_path: Path) -> None:
     big = torch.tensor([60_000.0, 1.0], dtype=torch.float16)  # largest finite value: 65,504
     paths = [write(tmp_path, 1, w=big), write(tmp_path, 2, w=big)]
@@ -56,7 +72,7 @@ def test_the_last_checkpoints_are_sorted_by_updates_without_duplicates(tmp_path:
         write(tmp_path, updates, w=torch.ones(1))
     save_checkpoint(state(110, {"w": torch.ones(1)}), tmp_path / "checkpoint2.pt")
     save_checkpoint(state(100, {"w": torch.ones(1)}), tmp_path / "checkpoint_2_100.pt")
-    for name in ("checkpoint_best.pt", "checkpoint_last.pt", "average_5.pt"):
+    for name in ("checkpoint_best.pt", "average_5.pt"):
         save_checkpoint(state(999, {"w": torch.ones(1)}), tmp_path / name)
     names = [path.name for path in last_checkpoints(tmp_path, 3)]
     assert names == ["checkpoint_1_20.pt", "checkpoint_2_100.pt", "checkpoint2.pt"]
