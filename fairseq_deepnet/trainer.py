@@ -160,13 +160,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
     # Data
 
     def get_train_iterator(
-        self,
-        epoch: int,
-        combine: bool = True,
-        load_dataset: bool = True,
-        data_selector: Any = None,
-        shard_batch_itr: bool = True,
-        disable_iterator_cache: bool = False,
+        self, epoch: int, load_dataset: bool = True, disable_iterator_cache: bool = False
     ) -> Any:
         """Return an iterator over the training data; a resumed run gets the same batches.
 
@@ -177,11 +171,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         if load_dataset:
             logger.info("loading train data for epoch %d", epoch)
             task.load_dataset(
-                data.train_subset,
-                epoch=epoch,
-                combine=combine,
-                data_selector=data_selector,
-                tpu=self.tpu,
+                data.train_subset, epoch=epoch, combine=True, data_selector=None, tpu=self.tpu
             )
         dataset = task.dataset(data.train_subset)
         if isinstance(task, TranslationMultiSimpleEpochTask):
@@ -193,7 +183,6 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         self.epoch_itr = super().get_train_iterator(
             1 if serves_all_epochs else epoch,
             load_dataset=False,
-            shard_batch_itr=shard_batch_itr,
             disable_iterator_cache=disable_iterator_cache,
         )
         if serves_all_epochs:

@@ -83,9 +83,7 @@ class Cell:
     def resolve(self) -> configs.Config:
         """Return the run's complete config."""
         config = configs.load_config(self.config)
-        options = {key: value for key, value in self.options.items() if key[:7] != "recipe."}
-        recipe = {key[7:]: value for key, value in self.options.items() if key[:7] == "recipe."}
-        configs.override(config, {**options, "recipe": recipe}, self.name)
+        configs.override(config, self.options, self.name)
         return config
 
     def settings(self) -> dict[str, str]:

@@ -103,7 +103,8 @@ def _plain(key: object, value: object, source: str) -> Value:
 def override(config: Config, content: Mapping[str, Any], source: str) -> None:
     """Override a config's options and recipe with `content`, in which null removes an option.
 
-    `source` names the file or command line in error messages. `defaults` in `content` is ignored.
+    The key `recipe.KEY` sets one entry of the recipe, and `defaults` is ignored. `source` names the
+    file or command line in error messages.
     """
     length, before = content.get("max-update"), config.options.get("max-update")
     tied = before is not None and config.options.get("total-num-update") == before
@@ -112,6 +113,8 @@ def override(config: Config, content: Mapping[str, Any], source: str) -> None:
     for key, value in content.items():
         if key == "defaults":
             continue
+        if str(key).startswith("recipe."):
+            key, value = "recipe", {key.removeprefix("recipe."): value}
         if key == "recipe":
             entries = value if isinstance(value, dict) else {str(value): None}
             for unknown in entries.keys() - set(RECIPE_KEYS):
@@ -171,10 +174,7 @@ def load_config(name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_
     path = find_config(name, folder)
     config = Config(path.stem, {}, {})
     _load_into(config, path)
-    options = dict(map(parse_override, overrides))
-    recipes = [key for key in options if key.startswith("recipe.")]
-    recipe = {key.removeprefix("recipe."): options.pop(key) for key in recipes}
-    override(config, {**options, "recipe": recipe}, "command line")
+    override(config, dict(map(parse_override, overrides)), "command line")
     return config
 
 
