@@ -248,6 +248,19 @@ def test_a_dry_run_lists_the_files_and_refuses_missing_ones(
     assert f"there is no {raw}/train.eo[.gz]" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("recipe", ["multi30k", "opus100", "iwslt14"])
+def test_a_dry_run_prints_options_that_can_be_given(
+    recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["preprocess", recipe, "--dry-run"]) == 0
+    plan = capsys.readouterr().out
+    lines = [line.split(maxsplit=2) for line in plan.splitlines()[1:]]
+    assert lines
+    words = [word for option, value, _ in lines for word in (option, value)]
+    assert cli.main(["preprocess", recipe, *words, "--dry-run"]) == 0
+    assert capsys.readouterr().out == plan
+
+
 def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
     path = tmp_path / "text"
     odd = ["a\u2028b", "c\x85d", "e\x0bf\x0cg", "h\ri", "j\x1ck", "\ufefftwo"]

@@ -165,8 +165,11 @@ def run(args: argparse.Namespace) -> int:
     rows = [] if folder.rows else _own_rows(args, recipe)
     sources = _sources(args.raw, folder.choices) if args.raw else sources_of(rows)
     if args.dry_run:
-        print(f"would build {out} ({args.recipe}):")
-        print(*(f"  {key} {value}" for key, value in recipe.options().items()), sep="\n")
+        print(f"would build {out} ({args.recipe}, {recipe.languages or 'all languages'}):")
+        for name, value in recipe.options().items():
+            if name in HELP:
+                number = int(value) if isinstance(value, bool) else value
+                print(f"  {f'--{name} {number}'.replace('_', '-'):<30}{HELP[name]}")
         print(*(f"  {name}: {path}\n" for name, path in sources.items()), sep="", end="")
         return 0
     with claimed(out):
