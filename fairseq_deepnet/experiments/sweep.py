@@ -61,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
     sweep = grid.load_sweep(args.sweep)
     cells = choose_cells(args, sweep)
     folder = args.runs or ROOT / "runs" / sweep.name
+    for cell in cells:  # a mistyped option would fail every cell
+        configs.check_options(cell.resolve())
     refuse_changes(folder, cells)
     plan = plan_text(f"{sweep.title}: {shown(folder)}", cells, folder)
     if args.dry_run:

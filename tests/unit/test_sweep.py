@@ -58,7 +58,7 @@ def definition(tmp_path: Path) -> Path:
     file.write_text(
         "config: multi30k_tiny\ncell: '{arch}'\ntitle: Simulated\n"
         f"options: {{recipe.data: {tmp_path / 'data'}}}\n"
-        "factors: {arch: {set: arch, values: [good, crash]}}\nscore: {BEAM: 4}\n",
+        "factors: {arch: {set: source-lang, values: [good, crash]}}\nscore: {BEAM: 4}\n",
         encoding="utf-8",
     )
     return file
@@ -200,8 +200,17 @@ def test_the_plan_shows_every_option_and_starts_no_cell(
     text = capsys.readouterr().out
     (line,) = [line for line in text.splitlines() if line.startswith("good ")]
     assert "to do" in line
-    assert "arch good" in line
+    assert "source-lang good" in line
     assert "max-update 40" in line
+    assert not rig.folder.exists()
+
+
+def test_an_unknown_option_is_refused_before_any_cell_starts(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sweep", str(rig.definition), "--runs", str(rig.folder), "--gpus", "0", "ach=good"]
+    assert cli.main(words) == 2
+    assert "unknown --ach=good" in capsys.readouterr().err
     assert not rig.folder.exists()
 
 
