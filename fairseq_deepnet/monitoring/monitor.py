@@ -22,9 +22,9 @@ from ..schemes import NormPlacement, scheme_class
 from . import records
 from .instruments import GAINS, GRADIENTS, Activations, GradientNorms, measure_gains, padding_of
 from .records import QUANTITIES
-from .updates import FILE, RANK, Probe, UpdateBound, distance
+from .updates import FILE, TOKENS, Probe, UpdateBound, distance
 
-ON_PROBE: Final = ("model_update", "step_update", RANK, "update_bound")
+ON_PROBE: Final = ("model_update", "step_update", *TOKENS, "update_bound")
 """Quantities that need the probe, which is a fixed batch, or the initial parameters."""
 
 
@@ -141,10 +141,10 @@ class Monitor(Observer):
         self._features = None
 
     def _on_probe(self) -> dict[str, Any]:
-        """Measure the token ranks and the model updates on the probe, and the updates' bound."""
+        """Measure the token vectors and the model updates on the probe, and the updates' bound."""
         if self.probe is None or self.probe.initial is None:
             return {}
-        features, values = self.probe.measure_ranks(self.stacks, self.placement)
+        features, values = self.probe.measure_tokens(self.stacks, self.placement)
         values["model_update"] = distance(features, self.probe.initial)
         if self._features is not None:
             values["step_update"] = distance(features, self._features)

@@ -36,7 +36,7 @@ from .instruments import LAYER, Slot, arrange
 logger = logging.getLogger(__name__)
 
 SENTENCES: Final = 32
-RANK: Final = "token_rank"
+TOKENS: Final = ("token_similarity", "token_rank")
 FILE: Final = "monitor_probe.pt"
 
 
@@ -124,17 +124,20 @@ class Probe:
         self.model.train()
         return output[self.mask(Side.DECODER)].float()
 
-    def measure_ranks(
+    def measure_tokens(
         self, stacks: Sequence[Stack], placement: NormPlacement
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Return what `features` returns and, from the same pass, every layer's token rank."""
-        ranks: dict[Slot, Tensor] = {}
+        """Return what `features` returns and, from the same pass, the quantities in TOKENS."""
+        measured: dict[Slot, Tensor] = {}
 
         def measure(side: Side, layer: int, module: nn.Module, args: tuple[Any, ...]) -> None:
-            # [n, C] of unit length; K = U^T U / n has trace 1; its rank is tr(K)^2 / tr(K^2)
-            unit = nn.functional.normalize(args[0][self.mask(side)].float(), dim=-1)
-            rank = torch.linalg.matrix_norm(unit.T @ unit / len(unit)) ** -2
-            ranks[RANK, side.value, LAYER, layer] = rank
+            unit = nn.functional.normalize(args[0][self.mask(side)].float(), dim=-1)  # [n, C]
+            mean = unit.mean(dim=0)
+            covariance = (unit - mean).T @ (unit - mean) / len(unit)
+            square = covariance.square().sum().clamp_min(torch.finfo(unit.dtype).tiny)
+            values = mean.square().sum(), covariance.trace().square() / square
+            for name, value in zip(TOKENS, values, strict=True):
+                measured[name, side.value, LAYER, layer] = value
 
         hooks = [
             layer.branches[0]
@@ -148,8 +151,8 @@ class Probe:
         finally:
             for handle in hooks:
                 handle.remove()
-        numbers = torch.stack([*ranks.values()]).tolist()
-        return features, arrange(dict(zip(ranks, numbers, strict=True)))
+        numbers = torch.stack([*measured.values()]).tolist()
+        return features, arrange(dict(zip(measured, numbers, strict=True)))
 
 
 def distance(features: Tensor, reference: Tensor) -> float:

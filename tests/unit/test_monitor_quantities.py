@@ -160,18 +160,22 @@ def test_a_shared_table_has_one_gradient_norm_from_before_clipping(tmp_path: Pat
 
 
 @torch.no_grad()
-def test_the_rank_of_tokens_follows_from_their_cosines(
+def test_tokens_are_compared_by_cosines_and_by_the_spectrum_of_their_differences(
     measured: Measured, request: pytest.FixtureRequest
 ) -> None:
     scheme = request.node.callspec.params["measured"][1]
     hand = ByHand(measured.hand.model, PLACEMENTS[scheme], **measured.hand.alpha)
     hand.run(PROBE)
-    ranks = measured.values["token_rank"]
-    assert set(ranks) == set(measured.values["gradient_norm"])
-    for side, layer in layers(measured.values):
+    values = measured.values
+    assert set(values["token_rank"]) == set(values["gradient_norm"])
+    for side, layer in layers(values):
         tokens = torch.cat(hand.streams[side, "self_attn", layer])
         cosines = torch.cosine_similarity(tokens[:, None], tokens[None], dim=-1)
-        assert ranks[side]["layer"][layer] == near(1 / float(cosines.square().mean()))
+        assert values["token_similarity"][side]["layer"][layer] == near(float(cosines.mean()))
+        unit = tokens / tokens.norm(dim=-1, keepdim=True)
+        variances = torch.linalg.svdvals(unit - unit.mean(dim=0)).square()
+        rank = float(variances.sum().square() / variances.square().sum())
+        assert values["token_rank"][side]["layer"][layer] == near(rank)
 
 
 def test_model_updates_are_mean_distances_of_the_probes_features(tmp_path: Path) -> None:
