@@ -219,5 +219,5 @@ def test_a_diverged_run_restarts_until_it_succeeds(work: Work) -> None:
 def test_a_run_without_further_fallbacks_exits_with_status_86(fallbacks: int, work: Work) -> None:
     work.fakes.add("fairseq-train", status=DIVERGED)
     work.start(fallbacks=fallbacks)
-    assert "diverged, and ended" in work.finish(DIVERGED)
+    assert "diverged; see the lines above" in work.finish(DIVERGED)
     assert len(work.fakes.calls("fairseq-train")) == 1 + fallbacks

@@ -266,7 +266,8 @@ class _Pipeline:
                     remaining[target] += 1
                     for file, line in zip(files[target], pair, strict=True):
                         file.write(f"{line}\n".encode())
-        reasons = "".join(f", {n:,} {reason}" for reason, n in dropped.items())
+        reasons = ", ".join(f"{n:,} {reason}" for reason, n in dropped.items())
+        reasons = f"; dropped: {reasons}" if reasons else ""
         for row, count in zip(targets, remaining, strict=True):
             if not count:
                 raise ValueError(

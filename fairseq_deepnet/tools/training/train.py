@@ -214,7 +214,7 @@ class Child:
         if status == 0 or (self.signal is not None and _DONE in self.tail()):
             return 0
         if why == Why.DIVERGED or status == ended.DIVERGED:
-            say("diverged, and ended; see the lines above")
+            say("diverged; see the lines above")
             return ended.DIVERGED
         reason = Why.INTERRUPTED if self.signal == signal.SIGINT else Why.PREEMPTED
         is_saved = why == Why.PREEMPTED or status == ended.PREEMPTED
