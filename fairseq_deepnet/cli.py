@@ -10,9 +10,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
-from fairseq_deepnet.errors import did_you_mean, explain_usage, in_one_line
+from fairseq_deepnet.errors import Parser, did_you_mean, in_one_line
 
 GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "data": {
@@ -60,41 +60,6 @@ def _overview() -> str:
     for task, group in GROUPS.items():
         lines += ["", f"{task}:", *(f"  {n:<{width}}  {text}" for n, (_, text) in group.items())]
     return "\n".join([*lines, "", "deepnet SUBCOMMAND --help lists its arguments"])
-
-
-class Parser(argparse.ArgumentParser):
-    """Parser whose errors are one-line ValueErrors that suggest the nearest valid name."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise a one-line ValueError, whereas argparse would print several lines of usage."""
-        text = explain_usage(message, self)
-        if message.startswith("unrecognized") and not text.endswith("?"):
-            if self.takes_extra:
-                text += "; options of fairseq come after --"
-            elif "key=value" in self.format_usage():
-                text += "; give options of fairseq as key=value, such as encoder-layers=3"
-        raise ValueError(text)
-
-    @property
-    def takes_extra(self) -> bool:
-        """True if the subcommand passes the arguments after -- to fairseq."""
-        return any(action.dest == "extra" for action in self._actions)
-
-    def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse a subcommand's arguments, in any order; keep those after -- for fairseq."""
-        if self._subparsers is not None:
-            return self.parse_args(words)
-        end = words.index("--") if self.takes_extra and "--" in words else len(words)
-        if {"-h", "--help"} & set(words[:end]):
-            return self.parse_args(["--help"])  # intermixed parsing would show no defaults
-        args = self.parse_intermixed_args(words[:end])
-        if self.takes_extra:
-            if args.extra:
-                raise ValueError(
-                    f"unexpected word {args.extra[0]!r}; options of fairseq come after --"
-                )
-            args.extra = list(words[end + 1 :])
-        return args
 
 
 def words_of(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> list[str]:

@@ -6,9 +6,10 @@ import errno
 import io
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 
 class ConfigurationError(ValueError):
@@ -38,6 +39,41 @@ def explain_usage(message: str, parser: argparse.ArgumentParser) -> str:
     if hint or len(message) > 400:
         return head + hint
     return message.replace("invalid <lambda> value", "invalid value")
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser whose errors are one-line ValueErrors that suggest the nearest valid name."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a one-line ValueError, whereas argparse would print several lines of usage."""
+        text = explain_usage(message, self)
+        if message.startswith("unrecognized") and not text.endswith("?"):
+            if self.takes_extra:
+                text += "; options of fairseq come after --"
+            elif "key=value" in self.format_usage():
+                text += "; give options of fairseq as key=value, such as encoder-layers=3"
+        raise ValueError(text)
+
+    @property
+    def takes_extra(self) -> bool:
+        """True if the subcommand passes the arguments after -- to fairseq."""
+        return any(action.dest == "extra" for action in self._actions)
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parse a subcommand's arguments, in any order; keep those after -- for fairseq."""
+        if self._subparsers is not None:
+            return self.parse_args(words)
+        end = words.index("--") if self.takes_extra and "--" in words else len(words)
+        if {"-h", "--help"} & set(words[:end]):
+            return self.parse_args(["--help"])  # intermixed parsing would show no defaults
+        args = self.parse_intermixed_args(words[:end])
+        if self.takes_extra:
+            if args.extra:
+                raise ValueError(
+                    f"unexpected word {args.extra[0]!r}; options of fairseq come after --"
+                )
+            args.extra = list(words[end + 1 :])
+        return args
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -29,7 +29,6 @@ from fairseq_deepnet.experiments.paper import Key
 from fairseq_deepnet.experiments.results import Run
 from fairseq_deepnet.experiments.tables import describe_settings
 from fairseq_deepnet.files import say, shown, write_text
-from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.records import Record
 from fairseq_deepnet.tools.plotting.images import clean, look_of, new_figure, save
 from fairseq_deepnet.tools.tables import markdown
@@ -66,27 +65,6 @@ Point = tuple[Key, float, float]
 _SIZE: Final = (6.2, 4.2)
 
 
-@dataclass(frozen=True)
-class MonitoredRun:
-    """A run of a sweep, with its measurements; `cell` is its name without the seed."""
-
-    cell: str
-    records: tuple[Record, ...]
-    run: Run
-
-
-def read_runs(folder: Path) -> list[MonitoredRun]:
-    """Read all runs that have been started in a sweep's folder."""
-    runs = []
-    for path in results.find_runs(folder):
-        run = results.read_run(path)
-        cell = re.sub(r"\.seed\d+$", "", path.name)
-        measured = path / records.NAME
-        lines = tuple(records.read(measured)) if measured.is_file() else ()
-        runs.append(MonitoredRun(cell, lines, run))
-    return runs
-
-
 @dataclass
 class Plot:
     """One of the paper's plots, with our lines.
@@ -120,7 +98,7 @@ def window(text: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
-def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[Plot]:
+def make(figure: str, runs: Sequence[Run], updates: range) -> list[Plot]:
     """Build the plots of a figure; raise ValueError if no run recorded a plot's quantity."""
     plots = []
     for name in (name for name in _AXES if name.startswith(figure)):
@@ -148,10 +126,11 @@ def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[Plot
     return plots
 
 
-def points_of(plot: str, run: MonitoredRun, updates: range) -> list[Point]:
+def points_of(plot: str, run: Run, updates: range) -> list[Point]:
     """Return a run's points for a plot."""
-    cell, kind = run.cell, run.cell.rpartition("_")[0]  # {kind}_{depth}l
-    depth = int(str(run.run.config.options.get("decoder-layers", 0)))
+    cell = re.sub(r"\.seed\d+$", "", run.folder.name)
+    kind = cell.rpartition("_")[0]  # {kind}_{depth}l
+    depth = int(str(run.config.options.get("decoder-layers", 0)))
     chosen = [record for record in run.records if record["update"] in updates]
     gradients = list(enumerate(layer_gradients(chosen), start=1))
     points: list[tuple[Key, float, float | None]] = []
@@ -160,7 +139,7 @@ def points_of(plot: str, run: MonitoredRun, updates: range) -> list[Point]:
     elif plot == "fig3b" and gradients:
         points = [(kind, depth, gradients[-1][1])]
     elif plot == "fig3c":
-        points = [(cell, epoch, loss) for epoch, (_, loss) in enumerate(run.run.valid_loss)]
+        points = [(cell, epoch, loss) for epoch, (_, loss) in enumerate(run.valid_loss)]
     elif plot == "fig4a" and run.records:
         points = [
             (cell, record["update"], record["values"].get("model_update")) for record in run.records
@@ -217,10 +196,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read the runs, print the tables, and write the CSV file and the image."""
-    runs = read_runs(args.runs)
+    runs = results.read_runs([args.runs])
     updates = args.updates or window(UPDATES[args.figure])
     plots = make(args.figure, runs, updates)
-    setting = describe_settings(results.table_of([run.run for run in runs]))
+    setting = describe_settings(results.table_of(runs))
     print(to_markdown(plots, setting), end="")
     out = args.out or args.runs
     out.mkdir(parents=True, exist_ok=True)

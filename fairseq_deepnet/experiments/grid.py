@@ -20,14 +20,17 @@ for each value. `values: schemes` selects all registered residual schemes. In `o
 
 from __future__ import annotations
 
+import argparse
 import copy
 import dataclasses
 import fnmatch
+import functools
 import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from fairseq_deepnet.errors import Parser, did_you_mean
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.files import ROOT, shown
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
@@ -80,6 +83,11 @@ class Cell:
     score: list[str] | None
     places: list[dict[str, Any]]
 
+    @property
+    def train_words(self) -> list[str]:
+        """Arguments of `deepnet train`."""
+        return [word for key, value in self.train.items() for word in (f"--{key.lower()}", value)]
+
     def resolve(self) -> configs.Config:
         """Return the run's complete config."""
         config = configs.load_config(self.config)
@@ -127,6 +135,10 @@ def _panel(common: Panel, own: Panel) -> Panel:
         expected = ", ".join(sorted(_KEYS))
         raise ValueError(
             f"missing or unknown keys: {', '.join(sorted(wrong))}; a panel has {expected}"
+        )
+    if panel["score"] is not False and not isinstance(panel["score"], dict):
+        raise ValueError(
+            "score: expected options of deepnet evaluate, {} for its defaults, or false"
         )
     if unknown := panel["settings"].keys() - panel["factors"].keys():
         raise ValueError(f"settings: unknown factors: {', '.join(unknown)}")
@@ -178,15 +190,19 @@ def override(
     owners = {factor: panel for panel in sweep.panels.values() for factor in panel["factors"]}
     for panel in panels.values():
         panel["forced"] = dict(forced or {})
-    for word in words:
-        key, value = configs.parse_override(word)
+    pairs = map(configs.parse_override, words)
+    # whether to score comes first, as score.KEY depends on it
+    for key, value in sorted(pairs, key=lambda pair: pair[0] != "score"):
+        word = f"{key}={value}"
         values = [configs.parse_value(text) for text in str(value).split(",")]
         if key == "score" and not isinstance(value, bool):
             raise ValueError(f"{word!r}: score is true or false; score.BEAM=4 sets an option")
-        if key == "seed":
-            raise ValueError(f"{word!r}: use SEEDS={value} (--seeds {value}) to select seeds")
         if key not in owners and all(key in _set_by_factors(panel) for panel in panels.values()):
             raise ValueError(f"{word!r}: a factor sets {key}; the factors are {', '.join(owners)}")
+        if key.startswith("score.") and not any(
+            isinstance(panel["score"], dict) for panel in panels.values()
+        ):
+            raise ValueError(f"{word!r}: the sweep does not score its cells; add score=true")
         for panel in panels.values():
             if key in panel["factors"]:
                 panel["factors"][key]["values"] = values
@@ -200,6 +216,55 @@ def override(
             elif panel["score"] is not False:
                 panel["score"][key.removeprefix("score.")] = value
     return dataclasses.replace(sweep, panels=panels)
+
+
+def check(sweep: Sweep, cells: Sequence[Cell], words: Sequence[str]) -> None:
+    """Check all options as `deepnet train` and `deepnet evaluate` do.
+
+    Args:
+        words: the `key=value` arguments of the command line
+
+    Raises:
+        ValueError: for an invalid option; the message names its source and similar names.
+    """
+    from fairseq_deepnet.tools.training import settle, train  # loads torch and fairseq
+
+    typed = {configs.parse_override(word)[0] for word in words}
+    keys = ["score", *(factor for panel in sweep.panels.values() for factor in panel["factors"])]
+    for cell in cells:
+        config = cell.resolve()
+        try:
+            settle.check_options(config)
+            parse(train, ["CONFIG", *cell.train_words])
+            _check_score(tuple(cell.score or ()), str(config.options.get("task", "translation")))
+        except ValueError as error:
+            text = str(error).removeprefix(f"{config.name}: ")
+            name = re.split("[=: /]", text.partition("--")[2] or text)[0]
+            if text.startswith("unknown") and (hint := did_you_mean(name, keys)):
+                text = text.partition(";")[0] + hint
+            of_config = name in config.options and name not in cell.options
+            source = config.name if of_config else sweep.name
+            if typed & {name, name.upper(), f"score.{name}", f"score.{name.upper()}"}:
+                source = "command line"
+            raise ValueError(f"{source}: {text}") from error
+
+
+@functools.cache  # the parser of fairseq-generate takes most of a second
+def _check_score(words: tuple[str, ...], task: str) -> None:
+    from fairseq_deepnet.tools import fairseq_options
+    from fairseq_deepnet.tools.evaluation import evaluate
+
+    extra = parse(evaluate, ["RUN", *words]).extra
+    fairseq_options.parse_generation(["DATA", "--path", "MODEL", "--task", task, *extra])
+    for option in evaluate.SET_HERE.intersection(extra):
+        raise ValueError(f"{option} is set by deepnet evaluate")
+
+
+def parse(module: Any, words: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments of a subcommand, given its module."""
+    parser = Parser()
+    module.add_arguments(parser)
+    return parser.parse(words)
 
 
 def _set_by_factors(panel: Panel) -> set[str]:
@@ -245,6 +310,8 @@ def _cell(panel_name: str, panel: Panel, chosen: dict[str, Value], seed: int) ->
     options |= panel.get("forced", {})
     for factor, value in chosen.items():
         options |= _options_of(panel, factor, value)
+    if "seed" in options:
+        raise ValueError("seed: use SEEDS=1,2 (--seeds 1,2) to select seeds")
     if "residual-scheme" in options:
         scheme_class(str(options["residual-scheme"]))
     train = {key: str(options.pop(key)) for key in list(options) if key.isupper()}
@@ -254,7 +321,7 @@ def _cell(panel_name: str, panel: Panel, chosen: dict[str, Value], seed: int) ->
         ("score", list(score or {}), _SCORE_WORDS),
     ):
         for option in names:
-            if option.isupper() and option not in allowed:
+            if option not in allowed and (option.isupper() or option.upper() in allowed):
                 choices = ", ".join(sorted(allowed))
                 raise ValueError(f"{source}: {option} is not allowed; choose from {choices}")
             if not option.isupper() and not option.startswith("recipe."):

@@ -130,8 +130,7 @@ def run(args: argparse.Namespace) -> int:
     # read settings as text, which keeps their spelling
     form: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_values": [""]}
     frames = [pd.read_csv(path, **form) for path in args.folders if path.is_file()]
-    folders = [path for path in args.folders if not path.is_file()]
-    runs = [results.read_run(run) for folder in folders for run in results.find_runs(folder)]
+    runs = results.read_runs(path for path in args.folders if not path.is_file())
     members = make(pd.concat([*frames, results.table_of(runs)] if runs else frames))
     print("\n".join(table.markdown() for table in members), end="")
     if args.out is not None:

@@ -6,11 +6,12 @@ cell's panels; result.json, written at the end, has its status and score. Other 
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -20,13 +21,15 @@ from fairseq_deepnet.divergence import events
 from fairseq_deepnet.divergence.events import LEARNT, Kind
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.files import ROOT, shown
+from fairseq_deepnet.monitoring import records
+from fairseq_deepnet.monitoring.records import Record
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import Config
 from fairseq_deepnet.tools.corpora.binarise import unigram_nll
 from fairseq_deepnet.tools.evaluation.scoring import TOKENISED
 from fairseq_deepnet.tools.plotting.runs import LOG, read_metrics
-from fairseq_deepnet.tools.scores import Score, decoding, read_score
+from fairseq_deepnet.tools.scores import Score, decoding, read_score, read_scores
 from fairseq_deepnet.tools.training import launch
 
 if TYPE_CHECKING:
@@ -90,6 +93,12 @@ class Run:
         points = [*self.train_nll[-1:], *self.valid_nll[-1:]]
         return max((update for update, _ in points), default=0)
 
+    @functools.cached_property
+    def records(self) -> list[Record]:
+        """Records of monitored updates."""
+        file = self.folder / records.NAME
+        return list(records.read(file)) if file.is_file() else []
+
     def why_diverged(self, crashed: bool = False) -> str | None:
         """Return the reason why the run diverged, or None. The paper does not state a rule.
 
@@ -142,9 +151,11 @@ class Run:
         tokens = self.config.recipe.get("global-batch-tokens") or options.get("max-tokens")
         log = self.folder / LOG
         text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-        parameters = _PARAMETERS.search(text)
+        parameters = _PARAMETERS.findall(text)[-1:]  # a log may begin with a failed attempt
         speeds = [speed for _, speed in self.speed if speed > 0]
         valid = [loss for _, loss in self.valid_nll]
+        is_unscored = self.score is None and self.status is Status.DONE
+        others = [score.name for score in read_scores(self.folder)] if is_unscored else []
         # a single training loss is noisy, because each is measured on different sentences
         last_train = [loss for _, loss in self.train_nll if math.isfinite(loss)][-5:]
         return {
@@ -164,7 +175,7 @@ class Run:
             "status": self.status.value,
             "reason": self.reason,
             "updates": self.updates,
-            "parameters": int(parameters[1].replace(",", "")) if parameters else None,
+            "parameters": int(parameters[0].replace(",", "")) if parameters else None,
             "valid_loss": self.valid_loss[-1][1] if self.valid_loss else None,
             "valid_nll": valid[-1] if valid else None,
             "best_valid_nll": min(filter(math.isfinite, valid), default=None),
@@ -172,6 +183,7 @@ class Run:
             "seconds_per_update": 1 / statistics.median(speeds) if speeds else None,
             "valid_losses": " ".join(f"{update}:{loss:.6g}" for update, loss in self.valid_loss),
             **_of_score(self.score, self.updates),
+            "other_scores": " ".join(others) or None,
         }
 
 
@@ -229,6 +241,11 @@ def read_run(folder: Path) -> Run:
     elif cell:
         run.reason = f"unfinished at update {run.updates}"
     return run
+
+
+def read_runs(folders: Iterable[Path]) -> list[Run]:
+    """Read all runs in some folders; see `find_runs`."""
+    return [read_run(run) for folder in folders for run in find_runs(folder)]
 
 
 def unigram_level(config: Config) -> float | None:

@@ -61,8 +61,6 @@ def run(args: argparse.Namespace) -> int:
     sweep = grid.load_sweep(args.sweep)
     cells = choose_cells(args, sweep)
     folder = args.runs or ROOT / "runs" / sweep.name
-    for cell in cells:  # a mistyped option would fail every cell
-        configs.check_options(cell.resolve())
     refuse_changes(folder, cells)
     plan = plan_text(f"{sweep.title}: {shown(folder)}", cells, folder)
     if args.dry_run:
@@ -75,8 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
     say(plan)
     train(sweep, cells, folder, shares)
-    runs = [results.read_run(path) for path in results.find_runs(folder)]
-    frame = results.table_of(runs)
+    frame = results.table_of(results.read_runs([folder]))
     write_text(folder / results.FILE, frame.to_csv(index=False))
     tables_of_sweep = report.make(frame)
     print("\n".join(table.markdown() for table in tables_of_sweep), end="")
@@ -94,7 +91,9 @@ def choose_cells(args: argparse.Namespace, sweep: grid.Sweep) -> list[Cell]:
     for panel in changed.panels.values():
         panel["config"] = args.config or panel["config"]
     seeds = list(map(int, args.seeds.split(",")))
-    return grid.choose(grid.expand(changed, seeds), args.only)
+    cells = grid.choose(grid.expand(changed, seeds), args.only)
+    grid.check(changed, cells, args.overrides)
+    return cells
 
 
 def status_of(folder: Path) -> Status:
@@ -115,17 +114,23 @@ def plan_text(title: str, cells: Sequence[Cell], folder: Path) -> str:
 
 
 def refuse_changes(folder: Path, cells: Sequence[Cell]) -> None:
-    """Raise ValueError if the settings of a started cell have changed."""
+    """Raise ValueError if the settings of a cell have changed since it was trained."""
     for cell in cells:
-        before, after = read_json(folder / cell.name / CELL).get("settings"), cell.settings()
-        if before not in (None, after):
-            names = sorted(key for key, _ in before.items() ^ after.items())
+        place, after = folder / cell.name, cell.settings()
+        before = read_json(place / CELL).get("settings", after)
+        if before == after:
+            continue
+        run = results.read_run(place)
+        has_result = run.status in (Status.DONE, Status.DIVERGED)
+        if has_result or run.updates > 0 or any(place.glob("checkpoints/*.pt")):
             changes = [
-                f"{key} {before.get(key)} -> {after.get(key)}" for key in dict.fromkeys(names)
+                f"{key} {before.get(key)} -> {after.get(key)}"
+                for key in sorted(before.keys() | after.keys())
+                if before.get(key) != after.get(key)
             ]
             raise ValueError(
-                f"{shown(folder / cell.name)} was run with other settings ({'; '.join(changes)}): "
-                "choose another folder with --runs, or remove the cell's folder"
+                f"{shown(place)} was run with other settings ({'; '.join(changes)}): choose another"
+                " folder with RUNS=FOLDER (--runs), or remove the cell's folder"
             )
 
 
@@ -228,14 +233,13 @@ def _start(
     place.mkdir(parents=True, exist_ok=True)
     (place / RESULT).unlink(missing_ok=True)
     write_text(place / "cell.yaml", cell.resolve().to_yaml())
-    own = [word for key, value in cell.train.items() for word in (f"--{key.lower()}", value)]
     record = {
         "sweep": sweep.name,
         "title": sweep.title,
         "number": number,
         "places": cell.places,
         "settings": cell.settings(),
-        "train": [*share.train, *own],
+        "train": [*share.train, *cell.train_words],
         "score": cell.score,
         "score_share": share.score,
     }
@@ -328,13 +332,8 @@ def attempt(
     command: Callable[[argparse.Namespace], Any], module: Any, words: list[str]
 ) -> tuple[int, Any]:
     """Call a function with a subcommand's arguments; return the exit status and the result."""
-    parser = argparse.ArgumentParser()
-    module.add_arguments(parser)
-    end = words.index("--") if "--" in words else len(words)
-    args = parser.parse_args(words[:end])
-    args.extra = words[end + 1 :]
     try:
-        return 0, command(args)
+        return 0, command(grid.parse(module, words))
     except (ValueError, OSError) as error:
         say(f"error: {error}")
         return 2, None

@@ -164,7 +164,7 @@ def build(
         laws = {key: paper.fit(rows["ours"].dropna()) for key, rows in table.by_depth().items()}
         table.laws = {key: law for key, law in laws.items() if law is not None}
         table.notes += _describe_laws(table)
-    table.notes += _list_failures(runs)
+    table.notes += _list_other_scores(runs) + _list_failures(runs)
     return [table]
 
 
@@ -187,6 +187,14 @@ def _describe_scores(runs: pd.DataFrame) -> list[str]:
     for how, here in scored.groupby(["bleu_signature", "scored", "data"], sort=False):
         notes.append(f"scored, {listed(list(here['run'].unique()), 4)}: {', '.join(how)}")
     return notes
+
+
+def _list_other_scores(runs: pd.DataFrame) -> list[str]:
+    """Return a note on runs that have scores, but none that the sweep computed."""
+    names = runs.reindex(columns=["run", "other_scores"]).dropna()["run"].unique()
+    remedy = "repeat the sweep's command with score=true to include its own scores"
+    text = f"not included: scores of {listed(list(names), 4)} from outside the sweep; {remedy}"
+    return [text] if len(names) else []
 
 
 def describe_settings(runs: pd.DataFrame) -> str:

@@ -15,10 +15,10 @@ from fairseq_deepnet.experiments.analysis import (
     UPDATES,
     Plot,
     make,
-    read_runs,
     window,
 )
 from fairseq_deepnet.experiments.grid import expand, load_sweep
+from fairseq_deepnet.experiments.results import read_runs
 from fairseq_deepnet.monitoring import records
 from tests.support.cells import write_cell
 
@@ -73,7 +73,7 @@ def fig4(tmp_path: Path) -> Path:
 
 
 def panels_of(figure: str, folder: Path, updates: str = "1-2") -> dict[str, Plot]:
-    plots = make(figure, read_runs(folder), window(updates))
+    plots = make(figure, read_runs([folder]), window(updates))
     return {plot.name: plot for plot in plots}
 
 

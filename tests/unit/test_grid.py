@@ -111,13 +111,16 @@ def test_the_command_line_turns_scoring_on_and_off() -> None:
     assert cells_of("compare_methods")[0].score is None
     assert cells_of("table1", "score=false")[0].score is None
     assert "score" not in options(cell)
+    assert cells_of("compare_methods", *words[1::-1])[0].score == ["--beam", "4"]
+    with pytest.raises(ValueError, match="does not score its cells; add score=true"):
+        cells_of("compare_methods", "score.BEAM=4")
 
 
 @pytest.mark.parametrize(
     ("word", "message"),
     [
         ("score=4", "score is true or false; score.BEAM=4 sets an option"),
-        ("seed=7", "use SEEDS=7"),
+        ("seed=7", "seed: use SEEDS="),
         ("scheme", "not of the form key=value"),
         ("scheme=deepnrom", "residual scheme deepnrom is unknown; choose one of"),
     ],
@@ -151,6 +154,8 @@ def test_each_seed_is_a_separate_run_and_seed_1_has_no_suffix(small: Path) -> No
         ("{scheme}-{lr}", "{scheme}-{depth}", "small.yaml: main: 'depth'"),
         ("{scheme}-{lr}", "{scheme}/{lr}", "'deepnorm/1e-3' is not a valid folder name"),
         ("config: multi30k", "[", "not a valid sweep"),
+        ("# end", "score: true", "small.yaml: score: expected options of deepnet evaluate"),
+        ("dropout: 0.3", "seed: 3", "small.yaml: main: seed: use SEEDS=1,2"),
     ],
 )
 def test_an_invalid_definition_is_an_error_with_file_and_key(

@@ -16,7 +16,7 @@ import pytest
 from fairseq_deepnet import cli
 from fairseq_deepnet.ended import PREEMPTED
 from fairseq_deepnet.experiments import sweep
-from fairseq_deepnet.experiments.grid import Cell, expand, load_sweep, override
+from fairseq_deepnet.experiments.grid import Cell, check, expand, load_sweep, override
 from fairseq_deepnet.experiments.results import Status, read_json
 from tests.support.cells import write_config, write_log, write_score
 
@@ -125,6 +125,22 @@ def test_a_cell_with_changed_settings_is_refused(rig: Rig) -> None:
     sweep.refuse_changes(rig.folder, rig.cells("good", "log-interval=7"))  # changes no number
 
 
+def test_a_cell_that_failed_before_its_first_update_does_not_block_other_settings(rig: Rig) -> None:
+    rig.run("crash")
+    sweep.refuse_changes(rig.folder, rig.cells("crash", "lr=9e-3"))
+    write_log(rig.folder / "crash", {10: 4.5})
+    with pytest.raises(ValueError, match=r"crash was run with other settings \(lr .* -> 9e-3\)"):
+        sweep.refuse_changes(rig.folder, rig.cells("crash", "lr=9e-3"))
+
+
+def test_a_cell_with_a_checkpoint_is_trained_even_if_its_log_is_empty(rig: Rig) -> None:
+    rig.run("crash")
+    (rig.folder / "crash" / "checkpoints").mkdir()
+    (rig.folder / "crash" / "checkpoints" / "checkpoint_last.pt").touch()
+    with pytest.raises(ValueError, match="was run with other settings"):
+        sweep.refuse_changes(rig.folder, rig.cells("crash", "lr=9e-3"))
+
+
 def wait_for(file: Path) -> int:
     limit = time.monotonic() + 30
     while not (file.is_file() and file.read_text(encoding="utf-8")):
@@ -205,13 +221,47 @@ def test_the_plan_shows_every_option_and_starts_no_cell(
     assert not rig.folder.exists()
 
 
-def test_an_unknown_option_is_refused_before_any_cell_starts(
-    rig: Rig, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("acrh=good", "command line: unknown --acrh=good; did you mean arch?"),
+        ("max-updaet=3", "command line: unknown --max-updaet=3; did you mean --max-update?"),
+        ("lr-scheduler=inverse", "argument --lr-scheduler: invalid choice: 'inverse'"),
+        ("fp16=true", "command line: fp16: deepnet train sets this option"),
+        ("PRECISION=fp61", "command line: argument --precision: invalid choice: 'fp61'"),
+        ("score.BEAM=x", "command line: argument --beam: invalid int value: 'x'"),
+        ("score.max-len-bb=9", "command line: unknown --max-len-bb 9; did you mean --max-len-b?"),
+        ("score.max-tokens=9", "command line: --max-tokens is set by deepnet evaluate"),
+        ("score.beam=4", "score: beam is not allowed; choose from AVERAGE, BATCH, BEAM"),
+    ],
+)
+def test_an_invalid_option_is_refused_before_anything_is_written(
+    rig: Rig, capsys: pytest.CaptureFixture[str], word: str, message: str
 ) -> None:
-    words = ["sweep", str(rig.definition), "--runs", str(rig.folder), "--gpus", "0", "ach=good"]
-    assert cli.main(words) == 2
-    assert "unknown --ach=good" in capsys.readouterr().err
+    words = ["sweep", str(rig.definition), "--runs", str(rig.folder), "--gpus", "0"]
+    assert cli.main([*words, word]) == 2
+    assert message in capsys.readouterr().err
     assert not rig.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("options: {", "options: {max-updaet: 3, ", "own.yaml: unknown --max-updaet=3"),
+        ("score: {", "score: {max-len-bb: 9, ", "own.yaml: unknown --max-len-bb 9"),
+        ("config: multi30k_tiny", "config: mine.yaml", "mine: unknown --max-updaet=3"),
+    ],
+)
+def test_an_invalid_option_in_a_file_is_refused_with_the_file_s_name(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str
+) -> None:
+    monkeypatch.chdir(rig.definition.parent)
+    Path("mine.yaml").write_text("arch: deepnet_transformer\nmax-updaet: 3\n", encoding="utf-8")
+    text = rig.definition.read_text(encoding="utf-8")
+    rig.definition.write_text(text.replace(old, new), encoding="utf-8")
+    loaded = load_sweep(str(rig.definition))
+    with pytest.raises(ValueError, match=message):
+        check(loaded, expand(override(loaded, [])), [])
 
 
 def test_the_command_runs_cells_and_writes_results_and_tables(

@@ -180,6 +180,23 @@ def test_failed_and_unfinished_seeds_are_marked_and_excluded_from_means(tmp_path
     assert entry(rows, "rezero", "18") == ("", "", "", "failed")
 
 
+def test_scores_from_outside_the_sweep_are_reported_but_not_included(tmp_path: Path) -> None:
+    write_score(cell(tmp_path, "deepnorm", 6, 7.0), 31.25)
+    cell(tmp_path, "pre-ln", 6, 7.0, bleu=20.0)
+    text = text_of(tmp_path)
+    assert "not included: scores of deepnorm_6l.seed1 from outside the sweep; repeat" in text
+    assert line_of("pre-ln", text.partition(": bleu")[2])[1:] == ["20.00"]
+    assert "31.25" not in text
+
+
+def test_parameters_are_those_of_the_last_attempt(tmp_path: Path) -> None:
+    run = cell(tmp_path, "deepnorm", 6, 7.0)
+    log = run / "train.log"
+    attempt = log.read_text(encoding="utf-8")
+    log.write_text(attempt.replace("1,234,567", "999") + attempt, encoding="utf-8")
+    assert results.read_run(run).row()["parameters"] == 1234567
+
+
 def test_panels_with_the_same_factors_are_one_table_and_a_shared_run_counts_once(
     tmp_path: Path,
 ) -> None:

@@ -31,7 +31,7 @@ TOKENS_TIMES_LAYERS: Final = 400_000
 
 The cached keys and values then take at most 33 GB in fp32 at width 1024 and beam 5.
 """
-_SET_HERE: Final = {
+SET_HERE: Final = {
     *("--beam", "--lenpen", "--path", "--gen-subset", "--max-tokens", "--post-process"),
     "--remove-bpe",
 }
@@ -79,7 +79,7 @@ def score(args: argparse.Namespace) -> tuple[Path, str]:
     if args.spm == "none":
         raise ValueError("--spm none: scores need text, not tokens; give the sentencepiece model")
     for word in args.extra:
-        if word.partition("=")[0] in _SET_HERE:
+        if word.partition("=")[0] in SET_HERE:
             raise ValueError(f"{word} is set by deepnet evaluate; use an option before --")
     model = choose_model(args.target, args.average)
     data = find_data(model, args.data, args.spm)

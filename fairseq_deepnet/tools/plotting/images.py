@@ -27,6 +27,9 @@ from fairseq_deepnet.tools.plotting.runs import (
     scale_of,
 )
 
+# fairseq configures the root logger, so matplotlib would log its settings and every font
+logging.getLogger("matplotlib").setLevel(logging.WARNING)
+
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000", "#56B4E9")
 """Okabe and Ito's palette, which colour-blind readers can distinguish."""
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "h")
@@ -56,8 +59,6 @@ def look_of(number: int) -> dict[str, str]:
 
 def new_figure(size: tuple[float, float]) -> Any:
     """Return an empty figure with this width and height in inches."""
-    # fairseq configures the root logger, so matplotlib would log every font
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)
     from matplotlib.figure import Figure
 
     return Figure(figsize=size, layout="constrained")

@@ -68,6 +68,17 @@ class PlannedRun:
         )
 
 
+def check_options(config: configs.Config) -> None:
+    """Raise ValueError for an option that fairseq-train rejects, or that `deepnet train` sets."""
+    for key in MANAGED:
+        if key in config.options:
+            raise ValueError(
+                f"{config.name}: {key}: deepnet train sets this option from RUN=FOLDER, GPUS=N,"
+                " CPU_PROCESSES=N and PRECISION=NAME"
+            )
+    configs.check_options(config)
+
+
 def settle(args: argparse.Namespace) -> PlannedRun:
     """Return the run described by the arguments of `deepnet train`.
 
@@ -76,12 +87,7 @@ def settle(args: argparse.Namespace) -> PlannedRun:
     """
     config = configs.load_config(args.config)
     configs.override(config, fairseq_options.read_options(args.extra), "command line")
-    for key in MANAGED:
-        if key in config.options:
-            raise ValueError(
-                f"{key}: deepnet train sets this option from RUN=FOLDER, GPUS=N, CPU_PROCESSES=N"
-                " and PRECISION=NAME"
-            )
+    check_options(config)
     if args.data is None and "data" not in config.recipe:
         raise ValueError(f"{args.config} names no recipe.data; set DATA=FOLDER")
     data = args.data or ROOT / str(config.recipe["data"])
@@ -92,7 +98,6 @@ def settle(args: argparse.Namespace) -> PlannedRun:
             raise
         say(str(error))
     config.recipe["data"] = shown(data)
-    configs.check_options(config)
 
     visible = torch.cuda.device_count()
     elsewhere = args.dry_run and args.gpus != "all"
