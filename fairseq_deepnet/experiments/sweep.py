@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--config", help="config of all cells (the sweep's)")
     add("--gpus", default="all", help="total number of GPUs; 0 uses the CPU (all visible)")
     add("--parallel", type=int, default=1, help="number of cells to run at once (1)")
-    add("--seeds", default="1", help="seeds with which every cell runs, as in 1,2,3 (1)")
+    seeds = "seeds with which every cell runs, as in 1,2,3 (1)"
+    add("--seeds", type=lambda text: list(map(int, text.split(","))), default="1", help=seeds)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -90,8 +91,7 @@ def choose_cells(args: argparse.Namespace, sweep: grid.Sweep) -> list[Cell]:
     changed = grid.override(sweep, args.overrides, data)
     for panel in changed.panels.values():
         panel["config"] = args.config or panel["config"]
-    seeds = list(map(int, args.seeds.split(",")))
-    cells = grid.choose(grid.expand(changed, seeds), args.only)
+    cells = grid.choose(grid.expand(changed, args.seeds), args.only)
     grid.check(changed, cells, args.overrides)
     return cells
 
