@@ -114,7 +114,7 @@ def join(
         return x + own["weight"] * drop(branch(x))
     if scheme == "r-fixup":
         return x + own["weight"] * drop(branch(x + own["before.shift"]))
-    assert scheme in ("t-fixup", "plain")
+    assert scheme == "t-fixup"
     return x + drop(branch(x))
 
 
@@ -187,7 +187,7 @@ def logits(
 ) -> Tensor:
     """Return an encoder-decoder's logits [B, T, V] for targets padded on the right.
 
-    Embeddings are the model's. The scheme "plain" is x + G(x).
+    Embeddings are the model's.
     """
     weights = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
     encoder, decoder = (under(weights, side) for side in ("encoder", "decoder"))

@@ -4,13 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq.modules.transformer_layer import (
-    TransformerDecoderLayerBase,
-    TransformerEncoderLayerBase,
-)
 from fairseq.search import DiverseBeamSearch as Search
 from fairseq.sequence_generator import SequenceGenerator
-from torch import Tensor, nn
+from torch import Tensor
 
 from tests.support.models import BuildModel, loss_of
 
@@ -51,30 +47,6 @@ def test_plain_schemes_equal_stock_fairseq(
             parameter.grad, stock_gradients[name], atol=1e-5, rtol=1e-5, msg=name
         )
     stock.load_state_dict(ours.state_dict(), strict=True)
-
-
-@pytest.mark.parametrize(("n", "m"), [(6, 6), (18, 18), (12, 3), (2, 7)])
-def test_deepnorm_equals_stock_layers_with_scaled_residuals(
-    n: int, m: int, model_builder: BuildModel, batch: Batch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours = model_builder(encoder_layers=n, decoder_layers=m).eval()
-    alphas = {
-        TransformerEncoderLayerBase: ours.encoder.layers[0].residuals["ffn"].alpha,
-        TransformerDecoderLayerBase: ours.decoder.layers[0].residuals["ffn"].alpha,
-    }
-    for layer_class, alpha in alphas.items():
-
-        def scaled(self: nn.Module, x: Tensor, residual: Tensor, alpha: float = alpha) -> Tensor:
-            return alpha * residual + x
-
-        monkeypatch.setattr(layer_class, "residual_connection", scaled)
-    stock = model_builder("transformer", encoder_layers=n, decoder_layers=m).eval()
-    stock.load_state_dict(ours.state_dict(), strict=True)
-    real = batch["prev_output_tokens"].ne(1)
-    ours_log, stock_log = (
-        model.get_normalized_probs(model(**batch), log_probs=True) for model in (ours, stock)
-    )
-    torch.testing.assert_close(ours_log[real], stock_log[real], atol=2e-4, rtol=0)
 
 
 def test_attention_weights_for_alignments_equal_stock_fairseq(

@@ -169,13 +169,6 @@ def test_pruning_layers_keeps_the_alpha_of_the_trained_depth(model_builder: Buil
         assert pruned.args.residual_record == record
 
 
-def test_a_recorded_alpha_is_used(model_builder: BuildModel) -> None:
-    record = {"scheme": "deepnorm", "depths": [3, 2], "alphas": {"encoder": 7.0, "decoder": 8.0}}
-    model = model_builder(residual_record=record)
-    assert model.encoder.layers[0].residuals["ffn"].alpha == 7.0
-    assert model.decoder.layers[0].residuals["ffn"].alpha == 8.0
-
-
 def test_another_scheme_than_the_checkpoints_is_an_error(model_builder: BuildModel) -> None:
     record = model_builder().args.residual_record
     with pytest.raises(ConfigurationError, match=r"post-ln contradicts the checkpoint.*deepnorm"):

@@ -9,7 +9,7 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from torch import Tensor, nn
 
-from fairseq_deepnet.schemes import Side, gains
+from fairseq_deepnet.schemes import Side
 from tests.support.models import VARIANTS, build_model, matrix
 
 # arch: width, feed-forward width, heads, layers
@@ -61,16 +61,6 @@ def test_an_arch_has_its_shape_unless_the_user_sets_another(arch: str) -> None:
     setattr(asked, f"{side}_attention_heads", 4)
     ARCH_CONFIG_REGISTRY[arch](asked)
     assert tuple(getattr(asked, f"{side}_{size}") for size in sizes)[0::3] == (48, 9)
-
-
-@pytest.mark.parametrize("depth", [1, 6, 18, 500])
-def test_alpha_and_beta_of_a_single_stack_are_the_papers(depth: int) -> None:
-    """In Fig. 2(b), a single stack has alpha (2N)^(1/4) and beta (8N)^(-1/4)."""
-    for side, depths in ((Side.ENCODER, (depth, 0)), (Side.DECODER, (0, depth))):
-        actual = gains(*depths)
-        assert list(actual) == [side]
-        assert actual[side].alpha == pytest.approx((2 * depth) ** 0.25)
-        assert actual[side].beta == pytest.approx((8 * depth) ** -0.25)
 
 
 def test_initial_weights_have_the_papers_gains_and_biases_are_zero(kind: str) -> None:

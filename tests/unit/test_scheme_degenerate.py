@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fairseq_deepnet.schemes import SCHEMES, NormPlacement, PostNormResidual
 from tests.support import reference
-from tests.support.models import VARIANTS, BuildModel, loss_of, next_token_loss, stir
+from tests.support.models import VARIANTS, BuildModel, loss_of
 
 Batch = dict[str, Tensor]
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
@@ -190,55 +190,6 @@ def test_one_seed_draws_fairseqs_weights_with_any_scheme(
     assert {n for n in stock if n not in ours} == {n for n in stock if no_norm and "_norm" in n}
     for name in stock.keys() & ours.keys():
         assert torch.equal(ours[name], stock[name]), name
-
-
-def factor_one(model: Any) -> None:
-    for name, parameter in model.named_parameters():
-        if "residuals" in name:
-            nn.init.ones_(parameter)
-
-
-def draw_zero_maps(model: Any) -> None:
-    """Draw R-Fixup's zero maps; shifts and multipliers stay 0 and 1."""
-    for parameter in model.parameters():
-        if parameter.dim() > 1 and not parameter.any():
-            nn.init.xavier_uniform_(parameter)
-
-
-@pytest.mark.parametrize(
-    ("scheme", "neutralise"),
-    [("rezero", factor_one), ("t-fixup", nothing), ("r-fixup", draw_zero_maps)],
-)
-def test_a_scheme_without_norms_at_its_neutral_values_is_a_plain_sum(
-    scheme: str, neutralise: Callable[[Any], None], model_builder: BuildModel, batch: Batch
-) -> None:
-    stock = {"init": "stock"} if scheme in TAKES_STOCK_INIT else {}
-    model = model_builder(residual_scheme=scheme, **stock).eval()
-    neutralise(model)
-    real = batch["prev_output_tokens"].ne(1)
-    actual, expected = model(**batch)[0], reference.logits("plain", model, batch)
-    torch.testing.assert_close(actual[real], expected[real], **CLOSE)
-    layers = {n: p for n, p in model.named_parameters() if "_proj." in n or "fc" in n}
-    gradients = [
-        torch.autograd.grad(next_token_loss(logits, batch), list(layers.values()))
-        for logits in (actual, expected)
-    ]
-    for name, mine, theirs in zip(layers, *gradients, strict=True):
-        torch.testing.assert_close(mine, theirs, **CLOSE, msg=name)
-
-
-@pytest.mark.parametrize(("scheme", "variant"), [("rezero", "layer"), ("rezero", "sublayer")])
-def test_rezero_is_initially_the_identity(
-    scheme: str, variant: str, model_builder: BuildModel, batch: Batch
-) -> None:
-    model = model_builder(residual_scheme=scheme, scheme_variant=variant).eval()
-    embedded = model.encoder.forward_embedding(batch["src_tokens"])[0]
-    visible = batch["src_tokens"].ne(1)
-    out = model.encoder(batch["src_tokens"])["encoder_out"][0].transpose(0, 1)
-    assert torch.equal(out[visible], embedded[visible])
-    stir(model)
-    moved = model.encoder(batch["src_tokens"])["encoder_out"][0].transpose(0, 1)
-    assert not torch.equal(moved[visible], embedded[visible])
 
 
 @torch.no_grad()

@@ -122,17 +122,6 @@ def test_every_initial_weight_follows_its_formula(
         assert kurtosis == pytest.approx(3, abs=0.05)
 
 
-def test_the_gains_at_six_layers_are_the_papers_numbers() -> None:
-    """Compare with values computed by hand for 6L-6L (R-Fixup: L = 30)."""
-    t_fixup, r_fixup = (SCHEMES[name](Depths(6, 6)) for name in ("t-fixup", "r-fixup"))
-    encoder, decoder = Place(Side.ENCODER, 0), Place(Side.DECODER, 0)
-    assert t_fixup.gain(encoder, Sublayer.FFN, Role.FC1) == pytest.approx(0.4281, abs=1e-4)
-    assert t_fixup.gain(decoder, Sublayer.FFN, Role.FC1) == pytest.approx(0.3689, abs=1e-4)
-    actual = r_fixup.gain(encoder, Sublayer.SELF_ATTN, Role.V_PROJ)
-    assert actual == pytest.approx(0.56729 / math.sqrt(2), abs=1e-4)
-    assert r_fixup.gain(decoder, Sublayer.FFN, Role.FC1) == pytest.approx(0.18257, abs=1e-5)
-
-
 # Embeddings and vocabulary projection
 
 TIES = [{}, {"share_decoder_input_output_embed": True}, {"share_all_embeddings": True}]
@@ -280,21 +269,6 @@ def test_a_scheme_adds_exactly_the_parameters_of_its_recipe(
         if (scheme in ("rezero", "r-fixup", "t-fixup") and "layer_norm" in n)
         or (scheme == "r-fixup" and n.endswith(".bias"))
     }
-
-
-# n, ln(n + 1) to five digits, and omega = sqrt((n + 1) / ln(n + 1) - 1), computed by hand
-ADMIN_LOG = [(12, 2.56495, 2.01701), (18, 2.94444, 2.33513), (36, 3.61092, 3.04083)]
-
-
-@pytest.mark.parametrize(("n", "logarithm", "omega"), ADMIN_LOG)
-def test_admin_logs_omega_equals_values_computed_by_hand(
-    n: int, logarithm: float, omega: float
-) -> None:
-    assert omega**2 == pytest.approx((n + 1) / logarithm - 1, rel=1e-4)
-    encoder = SCHEMES["admin-log"](Depths(n // 2, 4))
-    assert encoder.omega(Side.ENCODER) == pytest.approx(omega, abs=1e-4)  # n = 2N
-    decoder = SCHEMES["admin-log"](Depths(4, n // 3))
-    assert decoder.omega(Side.DECODER) == pytest.approx(omega, abs=1e-4)  # n = 3M
 
 
 # Models with one stack

@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.schemes import (
     SCHEMES,
     DeepNorm,
@@ -14,7 +13,6 @@ from fairseq_deepnet.schemes import (
     Side,
     Sublayer,
     gains,
-    scheme_class,
 )
 from tests.support.shell import ROOT
 
@@ -72,8 +70,3 @@ def test_every_scheme_is_documented(page: str, pattern: str) -> None:
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     missing = [name for name in SCHEMES if not any(pattern.format(name) in row for row in rows)]
     assert not missing
-
-
-def test_an_unknown_scheme_is_an_error_that_lists_the_names() -> None:
-    with pytest.raises(ConfigurationError, match=r"deepnrom is unknown.*deepnorm, post-ln"):
-        scheme_class("deepnrom")
