@@ -1,4 +1,4 @@
-"""fairseq-train with learned residuals, Admin's profile and BranchNorm's growth."""
+"""fairseq-train with learned residuals, and Admin's profile of two processes."""
 
 import math
 import subprocess
@@ -34,37 +34,6 @@ def test_a_scheme_trains_and_logs_its_learned_values(
         for name in ("combination_newest", "residual_weight", "branch_weight"):
             count = sum(f"{side}_{name}" in line for line in lines)
             assert count == (2 if name in shown else 0)
-
-
-def offsets(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
-    offsets = {n: value for n, value in checkpoint["model"].items() if n.endswith(".offset")}
-    assert len(offsets) == 2 * 2 + 3 * 2
-    assert (
-        sum(value.item() != 0 for value in offsets.values()) == 8
-    )  # all except each stack's first
-    return offsets
-
-
-def test_a_resumed_admin_run_keeps_its_profile_and_writes_no_other_files(
-    tiny_data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    admin = [*OPTIONS, "admin", "--save-interval-updates=1"]
-    with caplog.at_level("INFO", logger="fairseq_deepnet"):
-        first = offsets(train_here(tiny_data, tmp_path / "run", *admin, "--max-update=1"))
-        profiles = [r for r in caplog.records if r.getMessage().startswith("admin:")]
-        assert len(profiles) == 2
-        caplog.clear()
-        checkpoint = train_here(tiny_data, tmp_path / "run", *admin, "--max-update=3")
-        assert not [r for r in caplog.records if r.getMessage().startswith("admin:")]
-    assert checkpoint["optimizer_history"][-1]["num_updates"] == 3
-    assert offsets(checkpoint) == first
-    assert not list(here.iterdir())
 
 
 def test_two_processes_share_one_profile(tmp_path: Path) -> None:

@@ -110,16 +110,6 @@ def test_checkpoints_of_different_models_are_refused(
     assert not (tmp_path / "out.pt").exists()
 
 
-def test_a_truncated_checkpoint_is_named_and_nothing_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    good, bad = (write(tmp_path, updates, w=torch.ones(1000)) for updates in (1, 2))
-    bad.write_bytes(bad.read_bytes()[:-100])
-    assert cli.main(["average", str(good), str(bad), f"--out={tmp_path}/out.pt"]) == 2
-    assert f"{bad} is damaged, incomplete" in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == [good.name, bad.name]
-
-
 def test_a_damaged_last_checkpoint_is_replaced_by_the_latest_that_can_be_resumed(
     tmp_path: Path,
 ) -> None:

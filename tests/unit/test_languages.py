@@ -8,15 +8,6 @@ from fairseq_deepnet.tools.evaluation import scoring
 from fairseq_deepnet.tools.languages import find, languages
 
 
-def test_the_sets_of_languages_have_the_published_sizes() -> None:
-    every = languages().values()
-    assert sum(entry.opus100 is not None for entry in every) == 99
-    assert sum(entry.flores101 is not None for entry in every) == 102
-    assert sum(entry.m2m100 is not None for entry in every) == 100
-    assert sum(bool(entry.flores101 and entry.m2m100) for entry in every) == 87
-    assert sum(entry.ted is not None for entry in every) == 28
-
-
 def test_opus_100_has_the_published_amounts_of_text() -> None:
     """README of the corpus: about 55 M; 44 pairs of 1 M, 73 from 100k, 95 from 10k."""
     lines = [entry.opus100 for entry in languages().values() if entry.opus100 is not None]

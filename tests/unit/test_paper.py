@@ -23,19 +23,6 @@ def test_all_spellings_of_a_value_have_the_same_key() -> None:
         assert {paper.key(value) for value in values} == {expected}
 
 
-def test_table_1_is_as_printed() -> None:
-    # arXiv 2203.00555, table 1
-    table = paper.table("table1")
-    assert table.columns == ("6", "18", "50", "100")
-    assert [table.value("deepnorm", depth) for depth in table.columns] == [27.8, 28.8, 29.0, 28.9]
-    assert [table.value("post-ln", depth) for depth in table.columns] == [28.1, *["diverged"] * 3]
-    assert [table.value("dlcl", depth) for depth in table.columns] == [27.4, 28.2, "diverged", 27.5]
-    assert table.value("r-fixup", "50") == 27.7
-    assert len(table.rows) == 10
-    exact = {name for name, table in paper.tables().items() if table.certainty == "exact"}
-    assert exact == {"table1", "table2", "table3"}
-
-
 def test_table_2_is_as_printed_and_its_averages_are_consistent() -> None:
     table = paper.table("table2")
     assert [table.value("1000", column) for column in table.columns] == [33.9, 30.2, 32.1]

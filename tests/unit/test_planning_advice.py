@@ -97,6 +97,8 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
         (("sample", "--vocabulary", "90", "amp=true"), "--amp is not covered"),
         (("sample", "--vocabulary", "90", "--gpus", "0", "fp16=true"), "needs a GPU"),
         (("sample", "--data", "/nowhere"), "/nowhere"),
+        (("multi30k_lm", "--vocabulary", "90"), "only encoder-decoders can be planned"),
+        (("multi30k_masked_lm", "--vocabulary", "90"), "only encoder-decoders can be planned"),
     ],
     ids=str,
 )

@@ -263,32 +263,15 @@ def test_a_run_from_another_checkpoint_resumes_with_the_same_command(record: Rec
     assert "--restore-file gone.pt: there is no such file" in record.output
 
 
-def test_a_damaged_last_checkpoint_is_replaced(record: Recorder) -> None:
-    record()
-    make_checkpoint(record.run / "checkpoints" / "checkpoint_1_50.pt", 50)
-    (record.run / "checkpoints" / "checkpoint_last.pt").write_bytes(b"PK\x03\x04")
-    assert record()
-    assert (
-        "checkpoint_last.pt is damaged, missing or not the newest: resuming from checkpoint_1_50.pt"
-        in record.output
-    )
-    assert "resuming from update 50" in record.output
-
-
 @pytest.mark.parametrize(
     ("extra", "settings", "message"),
     [
         (["--max-token", "5"], {}, "did you mean --max-tokens?"),
-        (["--lr-scheduler", "cosin"], {}, "did you mean cosine"),
         (["--residual-scheme", "nonsense"], {}, "nonsense"),
-        (["--encoder-layers", "0"], {}, "--encoder-layers 0"),
-        (["--encoder-attention-heads", "3"], {}, "--encoder-attention-heads 3"),
         (["--lr"], {}, "--lr: expected one argument"),
-        (["--lr", "fast"], {}, "--lr: invalid value: 'fast'"),
         (["stray"], {}, "'stray' belongs to no option"),
         (["--save-dir", "x"], {}, "save-dir: deepnet train sets this option from RUN"),
         ([], {"gpus": "64"}, "GPUS=64, but only"),
-        ([], {"nodes": "0"}, "at least 1 is needed"),
         (["--on-divergence=fallback", "--fallbacks=lr/2"], {}, "'lr/2' is not a step"),
         (["--fallbacks=lr*0.5"], {}, "--fallbacks needs --on-divergence fallback"),
         ([], {"nodes": "2"}, "NODES=2: run this on every node with NODE_RANK=0 to 1"),
