@@ -20,16 +20,19 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
-def project_root() -> Path:
-    return ROOT
-
-
-@pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Return the folder of real corpora; skip the test if the folder is absent."""
     if not SHARED.is_dir():
         pytest.skip("needs real corpora in ../shared/data")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a data folder of one language pair, which tests do not change."""
+    from tests.support.runs import make_data  # imports torch, unlike the tests of scripts
+
+    return make_data(tmp_path_factory.mktemp("data") / "corpus")
 
 
 @pytest.fixture
@@ -38,9 +41,3 @@ def fake_bin(tmp_path: Path) -> FakeBin:
     folder = tmp_path / "fakes"
     folder.mkdir()
     return FakeBin(folder)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("needs_shared") and not SHARED.is_dir():
-        pytest.skip("needs real corpora in ../shared/data")

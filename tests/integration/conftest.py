@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fairseq.trainer import Trainer
 
 from tests.support.corpus import binarise
@@ -36,6 +37,23 @@ TRAIN = [
     "--log-format=simple",
     "--cpu",
 ]
+
+
+HALF_PRECISION = {
+    "bf16": ["--bf16"],
+    "fp16, one flat row": ["--fp16"],
+    "fp16": ["--fp16", "--fp16-no-flatten-grads"],
+    "fp16 without fp32 weights": ["--fp16", "--memory-efficient-fp16"],
+    "bf16 without fp32 weights": ["--memory-efficient-bf16"],
+}
+
+
+@pytest.fixture
+def cpu_as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let fairseq's fp16 run without a GPU, which flat weights and overflow norms do not need."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)
 
 
 @pytest.fixture(scope="session")

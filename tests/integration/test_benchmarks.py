@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from tests.integration.conftest import RunCommand
+from tests.support.runs import SENTENCES
 from tests.support.shell import ROOT
+from tests.support.trained import make_trained_run
 
 SMALL = ["--layers", "1", "--width", "64", "--vocabulary", "100"]
 
@@ -81,3 +83,20 @@ def test_the_stock_system_does_not_import_the_plugin() -> None:
         check=True,
     )
     assert result.stdout.strip() == "False"
+
+
+@pytest.mark.slow
+def test_all_decoders_give_the_same_translations_as_stock_fairseq(
+    tmp_path: Path, data: Path, run_command: RunCommand
+) -> None:
+    pytest.importorskip("ctranslate2", reason="needs the extra ctranslate2")
+    make_trained_run(tmp_path / "run", data, encoder_layers=2)
+    names = ["stock", "ours@2", "float32@1", "stock-bf16", "ours-bf16@2"]
+    options = [f"--systems={','.join(names)}", f"--sentences={len(SENTENCES)}"]
+    options += ["--rounds=1", "--beam=2", "--batch=4"]
+    result = run(run_command, "decoding", str(tmp_path / "run"), *options)
+    assert result.returncode == 0, result.stderr[-2000:]
+    rows = cells(result.stdout)
+    assert [row[0] for row in rows] == names
+    assert [row[-1] for row in rows[:3]] == ["0", "0", "0"], "no translation differs"
+    assert rows[0][3] == "1.00"

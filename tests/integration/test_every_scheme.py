@@ -46,7 +46,7 @@ def test_two_processes_share_one_profile(tmp_path: Path) -> None:
         subprocess.Popen([*module, str(rank), str(port), str(file)], cwd=ROOT, **pipes)
         for rank, file in enumerate(files)
     ]
-    finish(processes)
+    finish(*processes)
     first, second = (torch.load(file, weights_only=True) for file in files)
     for name, value in first["model"].items():
         assert torch.equal(second["model"][name], value), name

@@ -9,6 +9,7 @@ import pytest
 
 from fairseq_deepnet import cli
 from tests.integration.conftest import SMALL, TRAIN, RunCommand
+from tests.support.shell import ROOT
 from tests.support.training import train_here
 
 BEAM = ["--beam", 3, "--max-len-b", 10, "--cpu"]
@@ -22,7 +23,7 @@ def hypotheses(printed: str) -> dict[int, tuple[float, str]]:
 
 
 def test_stock_fairseq_translates_like_the_plugin(
-    tiny_data: Path, tmp_path: Path, run_command: RunCommand, project_root: Path
+    tiny_data: Path, tmp_path: Path, run_command: RunCommand
 ) -> None:
     """The checkpoint contains arrays with BLEU counts, which torch does not load by default."""
     options = ["--arch", "deepnet_transformer", *SMALL, *TRAIN, "--decoder-layers=4"]
@@ -31,7 +32,7 @@ def test_stock_fairseq_translates_like_the_plugin(
     checkpoint, exported = tmp_path / "checkpoint_last.pt", tmp_path / "stock.pt"
     assert cli.main(["export", str(checkpoint), "--to", "fairseq", "--out", str(exported)]) == 0
     results = []
-    plugin = ["--user-dir", project_root / "fairseq_deepnet"]
+    plugin = ["--user-dir", ROOT / "fairseq_deepnet"]
     for words in (["--path", checkpoint, *plugin], ["--path", exported]):
         command = ["fairseq-generate", tiny_data, *BEAM, *EVERY, *words]
         process = run_command(*command, cwd=tmp_path)

@@ -9,6 +9,7 @@ import torch
 
 import fairseq_deepnet.models  # noqa: F401  (allows the classes in checkpoints)
 from tests.integration.conftest import SMALL, TRAIN, RunCommand
+from tests.support.shell import ROOT
 
 ARCH = ["--arch", "deepnet_transformer"]
 
@@ -17,7 +18,6 @@ ARCH = ["--arch", "deepnet_transformer"]
 def trained(
     tiny_data: Path,
     run_command: RunCommand,
-    project_root: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     """Checkpoint after two updates, trained from the project's root as in the README."""
@@ -26,7 +26,7 @@ def trained(
     # with --eval-bleu, fairseq also saves arrays in the checkpoint
     options += ["--eval-bleu", "--eval-bleu-detok", "space"]
     options += ["--eval-bleu-args", '{"beam": 1, "max_len_b": 3}']
-    result = run_command("fairseq-train", tiny_data, *options, cwd=project_root)
+    result = run_command("fairseq-train", tiny_data, *options, cwd=ROOT)
     assert result.returncode == 0, result.stderr
     assert (
         "deepnorm(2L-2L, variant paper, encoder alpha 1.006, decoder alpha 1.565)" in result.stdout
@@ -35,11 +35,11 @@ def trained(
 
 
 @pytest.fixture(scope="session")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> Path:
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder outside the project with a copy of the plugin, as if it were not installed."""
     folder = tmp_path_factory.mktemp("elsewhere")
     copy = folder / "plugin" / "fairseq_deepnet"
-    shutil.copytree(project_root / "fairseq_deepnet", copy)
+    shutil.copytree(ROOT / "fairseq_deepnet", copy)
     with (copy / "__init__.py").open("a", encoding="utf-8") as code:
         code.write("import sys\nprint('loaded the copy', file=sys.stderr)\n")
     return folder
@@ -76,9 +76,9 @@ def test_interactive_translates_typed_sentences(
 
 
 def test_validate_repeats_the_loss_of_training(
-    trained: Path, tiny_data: Path, run_command: RunCommand, project_root: Path
+    trained: Path, tiny_data: Path, run_command: RunCommand
 ) -> None:
-    options = ["--user-dir", project_root / "fairseq_deepnet", "--path", trained, "--cpu"]
+    options = ["--user-dir", ROOT / "fairseq_deepnet", "--path", trained, "--cpu"]
     options += ["--task", "translation", "--valid-subset", "valid", "--max-tokens", 200]
     result = run_command("fairseq-validate", tiny_data, *options, cwd=trained.parent)
     assert result.returncode == 0, result.stderr
@@ -100,11 +100,10 @@ def test_bad_options_end_in_one_line_and_write_nothing(
     message: str,
     tiny_data: Path,
     run_command: RunCommand,
-    project_root: Path,
     tmp_path: Path,
 ) -> None:
     base = ["--user-dir", "fairseq_deepnet", *ARCH, *SMALL, *TRAIN, "--save-dir", tmp_path / "run"]
-    result = run_command("fairseq-train", tiny_data, *base, *options, cwd=project_root)
+    result = run_command("fairseq-train", tiny_data, *base, *options, cwd=ROOT)
     assert result.returncode == 2
     errors = [line for line in result.stderr.splitlines() if "error" in line.lower()]
     assert len(errors) == 1
@@ -115,12 +114,12 @@ def test_bad_options_end_in_one_line_and_write_nothing(
 
 @pytest.mark.parametrize("name", ["fairseq_deepnet", "my-clone"])
 def test_the_user_dir_may_be_the_clone_whatever_its_name(
-    name: str, run_command: RunCommand, project_root: Path, tmp_path: Path
+    name: str, run_command: RunCommand, tmp_path: Path
 ) -> None:
     clone = tmp_path / name
     clone.mkdir()
-    shutil.copy(project_root / "__init__.py", clone)
-    (clone / "fairseq_deepnet").symlink_to(project_root / "fairseq_deepnet")
+    shutil.copy(ROOT / "__init__.py", clone)
+    (clone / "fairseq_deepnet").symlink_to(ROOT / "fairseq_deepnet")
     options = ["--user-dir", clone, *ARCH, "--encoder-layers=0"]
     result = run_command("fairseq-train", tmp_path, *options, cwd=tmp_path)
     assert result.returncode != 0

@@ -1,25 +1,17 @@
 """A resumed run in half precision equals the uninterrupted run bit for bit."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.integration.conftest import SMALL, TRAIN
+from tests.integration.conftest import HALF_PRECISION, SMALL, TRAIN
 from tests.support.slow import slow_but
-from tests.support.training import train_here, train_together
+from tests.support.training import assert_same_checkpoints, train_here, train_together
 
 STOP, UPDATES = 5, 9
-WAYS = {
-    "bf16": ("--bf16",),
-    "fp16, one flat row": ("--fp16",),
-    "fp16": ("--fp16", "--fp16-no-flatten-grads"),
-    "fp16 without fp32 weights": ("--fp16", "--memory-efficient-fp16"),
-    "bf16 without fp32 weights": ("--memory-efficient-bf16",),
-}
 # the loss scale overflows at first and doubles after every third update
 SCALE = ("--fp16-init-scale=4194304", "--fp16-scale-window=3")
 COMMON = (
@@ -28,13 +20,7 @@ COMMON = (
 )
 Losses = list[tuple[float, float]]
 
-
-@pytest.fixture(autouse=True)
-def _a_cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let fairseq's fp16 run without a GPU, as in test_half_precision_training."""
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
-    monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)
+pytestmark = pytest.mark.usefixtures("cpu_as_gpu")
 
 
 def train(data: Path, folder: Path, updates: int, *options: str) -> dict[str, Any]:
@@ -49,40 +35,19 @@ def interrupt(whole: Path, folder: Path) -> Path:
     return folder
 
 
-def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield all leaves in a tree of dicts and lists, by path."""
-    if isinstance(value, dict):
-        for key, part in value.items():
-            yield from leaves(part, f"{name}/{key}")
-    elif isinstance(value, (list, tuple)):
-        for index, part in enumerate(value):
-            yield from leaves(part, f"{name}/{index}")
-    else:
-        yield name, value
-
-
-def assert_equal(actual: Any, expected: Any) -> None:
-    ours, theirs = dict(leaves(actual)), dict(leaves(expected))
-    assert ours.keys() == theirs.keys()
-    for name, value in theirs.items():
-        same = torch.equal(ours[name], value) if torch.is_tensor(value) else ours[name] == value
-        assert same, name
-
-
 @pytest.mark.parametrize("optimizer", slow_but(("fused_adam",), ("adam", "fused_adam")))
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", HALF_PRECISION)
 def test_a_resumed_run_equals_the_uninterrupted_run(
     tiny_data: Path, tmp_path: Path, losses: Losses, way: str, optimizer: str
 ) -> None:
-    options = (*WAYS[way], f"--optimizer={optimizer}", *(SCALE if "fp16" in way else ()))
+    options = (*HALF_PRECISION[way], f"--optimizer={optimizer}", *(SCALE if "fp16" in way else ()))
     expected = train(tiny_data, tmp_path / "whole", UPDATES, *options)
     rest = losses[STOP - UPDATES :]
     losses.clear()
     part = interrupt(tmp_path / "whole", tmp_path / "part")
     resumed = train(tiny_data, part, UPDATES, *options)
     assert losses == rest
-    for key in ("model", "last_optimizer_state"):
-        assert_equal(resumed[key], expected[key])
+    assert_same_checkpoints(resumed, expected)
     assert ("fp32_params" in resumed["last_optimizer_state"]) == ("without" not in way)
 
 
@@ -99,8 +64,7 @@ def test_two_processes_resume_exactly_and_both_reject_another_scheme(
         torch.load(folder / "checkpoint_last.pt", weights_only=True)
         for folder in (tmp_path / "whole", part)
     )
-    for key in ("model", "last_optimizer_state"):
-        assert_equal(resumed[key], expected[key])
+    assert_same_checkpoints(resumed, expected)
     for rank in (0, 1):
         refusal = (part / f"refused_{rank}").read_text(encoding="utf-8")
         assert "was trained with deepnorm(2L-2L" in refusal

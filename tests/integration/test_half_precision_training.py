@@ -4,11 +4,10 @@ import itertools
 from pathlib import Path
 
 import pytest
-import torch
 from fairseq.optim.dynamic_loss_scaler import DynamicLossScaler
 
 from fairseq_deepnet.errors import ConfigurationError
-from tests.integration.conftest import SMALL, TRAIN
+from tests.integration.conftest import HALF_PRECISION, SMALL, TRAIN
 from tests.support.slow import slow_but
 from tests.support.training import train_here
 
@@ -16,21 +15,6 @@ UPDATES = 20
 MODEL = ("--arch=deepnet_transformer", *SMALL, "--dropout=0.1", "--clip-norm=1", "--log-interval=1")
 STOCK = ("--criterion=label_smoothed_cross_entropy", "--optimizer=adam")
 OURS = ("--criterion=chunked_label_smoothed_cross_entropy", "--optimizer=fused_adam")
-WAYS = {
-    "fp16, one flat master": ("--fp16",),
-    "fp16": ("--fp16", "--fp16-no-flatten-grads"),
-    "fp16 without masters": ("--fp16", "--memory-efficient-fp16"),
-    "bf16": ("--bf16",),
-    "bf16 without masters": ("--memory-efficient-bf16",),
-}
-
-
-@pytest.fixture(autouse=True)
-def _a_cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let fairseq's fp16 run without a GPU: flat masters and overflow norms do not need one."""
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
-    monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)
 
 
 @pytest.fixture
@@ -57,7 +41,8 @@ def assert_alike(
     assert losses[-1][0] < losses[0][0]
 
 
-@pytest.mark.parametrize("way", slow_but(("fp16", "bf16"), WAYS))
+@pytest.mark.usefixtures("cpu_as_gpu")
+@pytest.mark.parametrize("way", slow_but(("fp16", "bf16"), HALF_PRECISION))
 def test_losses_and_overflows_follow_fairseqs_within_rounding(
     tiny_data: Path,
     tmp_path: Path,
@@ -79,7 +64,7 @@ def test_losses_and_overflows_follow_fairseqs_within_rounding(
             *MODEL,
             *TRAIN,
             *parts,
-            *WAYS[way],
+            *HALF_PRECISION[way],
             *high,
             f"--max-update={UPDATES}",
             "--no-save",
@@ -95,9 +80,6 @@ def test_losses_and_overflows_follow_fairseqs_within_rounding(
         assert any(after > before for before, after in itertools.pairwise(looks[0]))
 
 
-def test_fp16_without_a_gpu_is_an_error(
-    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
+def test_fp16_without_a_gpu_is_an_error(tiny_data: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="--fp16 needs a GPU"):
-        train_here(tiny_data, tmp_path, *MODEL, *TRAIN, *WAYS["fp16"], "--max-update=1")
+        train_here(tiny_data, tmp_path, *MODEL, *TRAIN, "--fp16", "--max-update=1")

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fairseq_deepnet.monitoring.records import QUANTITIES
 from tests.integration.conftest import SMALL, TRAIN
-from tests.support.training import logged, train_here, train_together
+from tests.support.training import assert_same_checkpoints, logged, train_here, train_together
 
 BASE = ["--arch=deepnet_transformer", *SMALL, *TRAIN, "--disable-validation", "--dropout=0.1"]
 MONITORED = ["--monitor-interval=1"]
@@ -20,18 +20,6 @@ MONITORED = ["--monitor-interval=1"]
 def records_of(save_dir: Path) -> list[dict[str, Any]]:
     text = (save_dir / "monitor.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
-
-
-def assert_same_checkpoints(first: dict[str, Any], second: dict[str, Any]) -> None:
-    """Compare parameters and the optimiser's moments, which depend on every gradient."""
-    assert first["model"].keys() == second["model"].keys()
-    for name, value in first["model"].items():
-        assert torch.equal(second["model"][name], value), name
-    states = [state["last_optimizer_state"]["state"] for state in (first, second)]
-    assert states[0].keys() == states[1].keys()
-    for key, moments in states[0].items():
-        for name, value in moments.items():
-            assert torch.equal(torch.as_tensor(states[1][key][name]), torch.as_tensor(value)), name
 
 
 def test_two_processes_write_one_record_and_change_nothing(tiny_data: Path, tmp_path: Path) -> None:

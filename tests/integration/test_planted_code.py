@@ -14,13 +14,9 @@ from fairseq.data.fasta_dataset import FastaDataset
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import save_checkpoint
 from tests.integration.conftest import RunCommand
-from tests.support.runs import SENTENCES, make_data
+from tests.support.runs import SENTENCES
+from tests.support.shell import ROOT
 from tests.support.trained import trained
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("data") / "corpus")
 
 
 @pytest.fixture
@@ -75,11 +71,11 @@ def test_a_checkpoint_with_code_in_an_option_is_refused_in_one_line(
 
 
 def test_fairseq_generate_refuses_a_checkpoint_with_code(
-    data: Path, mark: Path, tmp_path: Path, run_command: RunCommand, project_root: Path
+    data: Path, mark: Path, tmp_path: Path, run_command: RunCommand
 ) -> None:
     path = planted(tmp_path / "run", data, "model", "fconv", {"encoder_layers": payload(mark)})
     command = ["fairseq-generate", data, "--path", path, "--cpu"]
-    result = run_command(*command, "--user-dir", project_root / "fairseq_deepnet", cwd=tmp_path)
+    result = run_command(*command, "--user-dir", ROOT / "fairseq_deepnet", cwd=tmp_path)
     assert result.returncode != 0
     assert "Traceback" not in result.stderr
     assert "encoder_layers is \"__import__('pathlib')" in result.stderr.strip().splitlines()[-1]

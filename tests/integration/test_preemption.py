@@ -16,7 +16,7 @@ from fairseq_deepnet.ended import PREEMPTED
 from fairseq_deepnet.trainer import DeepNetTrainer as Trainer
 from tests.integration.conftest import SMALL, TRAIN
 from tests.support.shell import ROOT
-from tests.support.training import logged, train_here, train_together
+from tests.support.training import assert_same_checkpoints, logged, train_here, train_together
 
 OPTIONS = ["--arch=deepnet_transformer", *SMALL, *TRAIN, "--max-tokens=60", "--dropout=0.1"]
 OPTIONS += ["--lr-scheduler=inverse_sqrt", "--warmup-updates=4", "--log-interval=1"]
@@ -36,14 +36,7 @@ def updates(state: dict[str, Any]) -> int:
 def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
     """Compare weights, moments, schedule and position bit by bit."""
     assert updates(first) == updates(second)
-    assert first["model"].keys() == second["model"].keys()
-    for name, value in first["model"].items():
-        assert torch.equal(value, second["model"][name]), name
-    moments, others = (state["last_optimizer_state"]["state"] for state in (first, second))
-    assert moments.keys() == others.keys()
-    for key, values in moments.items():
-        for name, value in values.items():
-            assert torch.equal(torch.as_tensor(value), torch.as_tensor(others[key][name])), name
+    assert_same_checkpoints(first, second)
     for key in ("train_iterator", "val_loss", "best"):
         assert first["extra_state"].get(key) == second["extra_state"].get(key), key
 

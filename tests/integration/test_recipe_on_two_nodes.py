@@ -16,7 +16,7 @@ import torch
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from tests.support.runs import TINY, make_data
 from tests.support.shell import ROOT
-from tests.support.training import free_port
+from tests.support.training import finish, free_port
 
 # a learning rate that moves the weights within two updates
 OPTIONS = [*TINY, "--max-tokens=64", "--warmup-updates=1", "--lr=0.01", "--log-interval=1"]
@@ -35,17 +35,6 @@ def start(run: Path, data: Path, updates: int, **env: str) -> subprocess.Popen[s
         encoding="utf-8",
         stdin=subprocess.DEVNULL,
     )
-
-
-def finish(*processes: subprocess.Popen[str]) -> list[str]:
-    """Return the output of all processes; a failure ends the others."""
-    try:
-        texts = [process.communicate(timeout=900)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0] * len(processes), texts
-    return texts
 
 
 def weights(run: Path, updates: int) -> dict[str, torch.Tensor]:

@@ -12,10 +12,9 @@ from fairseq_cli import train as program
 
 from fairseq_deepnet.preemption import OWED
 from tests.integration.conftest import SMALL, TRAIN
-from tests.integration.test_monitoring import assert_same_checkpoints
 from tests.support.corpus import WORDS, binarise
 from tests.support.slow import slow_but
-from tests.support.training import train_here
+from tests.support.training import assert_same_checkpoints, train_here
 
 UPDATES = 26
 STOPS = (3, 11, 17, 22)

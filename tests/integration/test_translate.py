@@ -18,18 +18,13 @@ from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, load_model
 from fairseq_deepnet.tools.translation import engines
 from fairseq_deepnet.tools.translation.translate import add_arguments, open_engine
-from tests.support.runs import SENTENCES, make_data
+from tests.support.runs import SENTENCES
 from tests.support.trained import make_trained_run
 
 needs_ctranslate2 = pytest.mark.skipif(
     importlib.util.find_spec("ctranslate2") is None, reason="needs the extra ctranslate2"
 )
 LINES = ["A dog runs.", "", "Two men play chess in 1 park.", "   ", "An old woman sells flowers."]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("data") / "corpus")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 
 from fairseq_deepnet.footprint import Model, Training
 from fairseq_deepnet.tools.planning.estimates import read_model
-from tests.support.models import SYMBOLS
+from tests.support.models import SYMBOLS, small
 
 WORDS = 4 + SYMBOLS
 TRAINING = Training(
@@ -25,10 +25,6 @@ TRAINING = Training(
 
 def plan_of(arch: str = "deepnet_transformer", **options: Any) -> Model:
     """Return the shape of tests.support.models' model with the same options."""
-    small: dict[str, Any] = {"encoder_layers": 3, "decoder_layers": 2, "dropout": 0.0}
-    for side in ("encoder", "decoder"):
-        small |= {f"{side}_embed_dim": 32, f"{side}_ffn_embed_dim": 48}
-        small |= {f"{side}_attention_heads": 4}
-    args = Namespace(arch=arch, **(small | options))
+    args = Namespace(arch=arch, **small(**options))
     ARCH_CONFIG_REGISTRY[arch](args)
     return read_model(args, (WORDS, WORDS))

@@ -38,6 +38,12 @@ def train_here(data: Path, save_dir: Path, *arguments: object) -> dict[str, Any]
     return checkpoint
 
 
+def assert_same_checkpoints(first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Compare weights and the optimiser's state, which depends on every gradient, bit by bit."""
+    for part in ("model", "last_optimizer_state"):
+        torch.testing.assert_close(first[part], second[part], rtol=0, atol=0)
+
+
 def nothing(_: int) -> None:
     """Do nothing before a run."""
 
@@ -92,15 +98,17 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def finish(processes: list["subprocess.Popen[str]"]) -> None:
-    """Wait for all processes, and kill the others if one fails."""
+def finish(*processes: "subprocess.Popen[str]") -> list[str]:
+    """Return the output of all processes; a failure ends the others."""
+    outputs = []
     try:
         for process in processes:
-            output = process.communicate(timeout=900)[0]
-            assert process.returncode == 0, output
+            outputs.append(process.communicate(timeout=900)[0])
+            assert process.returncode == 0, outputs[-1]
     finally:
         for process in processes:
             process.kill()
+    return outputs
 
 
 def logged(lines: list[str], name: str) -> list[float]:

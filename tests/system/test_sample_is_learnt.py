@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.shell import run_script
 
 # Measured: 62.9 with torch 2.13 on one CPU thread. The bound leaves room for other versions and
 # seeds, not for a model that copies its source or ignores it (below 5).
 LEAST_BLEU = 50.0
 
 
-def script(name: str, *arguments: str, **variables: str) -> str:
-    environment = {
-        **os.environ,
-        "DEEPNET_SKIP_SETUP": "1",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "GPUS": "0",
-        **variables,
-    }
-    command = ["bash", str(ROOT / "scripts" / name), *arguments]
-    result = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8")
+def script(name: str, *arguments: str, **variables: str) -> None:
+    result = run_script(name, *arguments, env={"GPUS": "0", **variables}, timeout=3600)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
-    return result.stdout
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,9 @@ from fairseq_deepnet.tools.evaluation.directions import Job, finish, translate_a
 from fairseq_deepnet.tools.evaluation.evaluate import find_texts
 from fairseq_deepnet.tools.evaluation.scoring import score
 from fairseq_deepnet.tools.scores import read_scores
-from fairseq_deepnet.tools.translation.engines import Engine, Hypothesis
+from fairseq_deepnet.tools.translation.engines import Engine
 from tests.support.evaluation import Dictionary, work_here
-from tests.support.runs import SENTENCES, TRANSLATIONS, make_checkpoint, make_data, make_run
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("data") / "corpus")
+from tests.support.runs import SENTENCES, TRANSLATIONS, make_checkpoint, make_run
 
 
 @pytest.fixture
@@ -211,22 +206,15 @@ def test_an_epoch_contains_every_training_pair_once_per_direction(tmp_path: Path
         folder.task_options("en-fr,cs-en")
 
 
-class Copier(Engine):
-    """An engine that returns its input."""
-
-    def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
-        return [[Hypothesis(line, 0.0)] for line in lines]
-
-
 def test_translations_of_parts_are_in_the_order_of_the_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work_here(monkeypatch, Copier())
+    work_here(monkeypatch, Dictionary())
     job = job_of(tmp_path, "de-en")
     lines = ["a" * (7 * number % 50) + str(number) for number in range(1000)]
     for file in (job.source, job.reference):
         file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    translate_all([job], {"beam": 5}, Copier, threads=1, processes=2, gpus=0)
+    translate_all([job], {"beam": 5}, Dictionary, threads=1, processes=2, gpus=0)
     assert list(read_lines(job.record.with_suffix(".txt"))) == lines
     record = json.loads(job.record.read_text(encoding="utf-8"))
     assert (record["chrf"], record["lines"], record["beam"]) == (pytest.approx(100), 1000, 5)

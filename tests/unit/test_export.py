@@ -21,11 +21,6 @@ NAMES = {
 """Format -> default name of the export."""
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("data") / "corpus")
-
-
 @pytest.fixture
 def run_folder(tmp_path: Path, data: Path) -> Path:
     make_trained_run(tmp_path / "run", data)

@@ -13,16 +13,11 @@ import torch
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
 from fairseq_deepnet.tools.corpora.subwords import encode_lines, load_model
-from tests.support.runs import SENTENCES, make_data
+from tests.support.runs import SENTENCES
 from tests.support.trained import make_trained_run, task
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="needs the extra ctranslate2")
 FILES = ["config.json", "export.json", "model.bin", "shared_vocabulary.json", "spm.model"]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("data") / "corpus")
 
 
 @pytest.fixture(scope="module")

@@ -29,11 +29,6 @@ FILES = {
 LINES = [*SENTENCES, "Zwölf Boxkämpfer jagen 3 dogs."]
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("data") / "corpus")
-
-
 def export(*words: object) -> int:
     return cli.main(["export", *map(str, words), "--to", "huggingface"])
 

@@ -48,7 +48,6 @@ def test_a_record_contains_the_rate_its_floor_and_a_signature() -> None:
     assert record["off_target_signature"].endswith("|min:10|cs,de,en,fr")
 
 
-@pytest.mark.needs_shared
 @pytest.mark.parametrize("language", FOUR)
 def test_the_floor_of_real_references_is_almost_zero(language: str, shared_data: Path) -> None:
     """The measured rate is 0 of 1,000 in every language (999 Czech lines are long enough)."""

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.models.running_options import FP32_FROM
 from fairseq_deepnet.schemes import SCHEMES, PostNormResidual
 from tests.support.models import SYMBOLS, build_model, stir
@@ -100,8 +99,3 @@ def test_a_model_in_fp32_computes_the_same_with_any_residual_dtype() -> None:
 def test_auto_selects_fp32_for_deep_stacks(layers: int) -> None:
     model = build_model(encoder_layers=1, decoder_layers=layers)
     assert model.encoder.streams_in_fp32 == model.decoder.streams_in_fp32 == (layers == FP32_FROM)
-
-
-def test_an_unknown_dtype_is_an_error() -> None:
-    with pytest.raises(ConfigurationError, match="--residual-dtype half is unknown; choose auto"):
-        build_model(residual_dtype="half")

@@ -16,11 +16,6 @@ from fairseq_deepnet.tools.training import settle, train
 from tests.support.runs import TINY, make_checkpoint, make_data
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("data") / "corpus")
-
-
 class Recorder:
     """Runs `deepnet train` on one run folder until the child would start."""
 
