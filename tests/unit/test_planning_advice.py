@@ -93,6 +93,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
         (("sample", "--vocabulary", "3"), "--vocabulary 3: must be at least 5"),
         (("sample", "--vocabulary", "90", "--memory", "-3"), "--memory -3.0: must be at least"),
         (("sample", "--encoder-layers", "3"), "such as encoder-layers=3"),
+        (("--arch", "transformer", "--vocabulary", "9", "encoder-layers=0"), "at least 1"),
         (("sample", "--vocabulary", "90,60"), "--share-all-embeddings needs one vocabulary"),
         (("sample", "--vocabulary", "90", "amp=true"), "--amp is not covered"),
         (("sample", "--vocabulary", "90", "--gpus", "0", "fp16=true"), "needs a GPU"),

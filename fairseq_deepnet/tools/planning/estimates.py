@@ -31,7 +31,7 @@ from fairseq_deepnet.footprint import (
 from fairseq_deepnet.footprint.activations import MicroBatch, auto_segment, micro_batch
 from fairseq_deepnet.footprint.memory import LEGACY_BUFFER, SENTENCE_LENGTH, Memory, follow
 from fairseq_deepnet.models.deepnet_transformer import DeepNetTransformerModel
-from fairseq_deepnet.models.options import layer_shape
+from fairseq_deepnet.models.options import check_shape, layer_shape
 from fairseq_deepnet.models.running_options import checkpointing_of, streams_in_fp32
 from fairseq_deepnet.models.scheme_options import scheme_in
 from fairseq_deepnet.schemes import Role, Side, Sublayer
@@ -168,6 +168,8 @@ def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
     for option in (*embeddings, "amp", "beta1", "gradient_as_bucket_view"):
         if getattr(args, option, None):
             raise ValueError(f"--{option.replace('_', '-')} is not covered by the plan")
+    for side in Side:
+        check_shape(args, side)
     cfg: Any = TransformerConfig.from_namespace(args)
     share_all = bool(cfg.share_all_embeddings)
     if share_all and vocabulary[0] != vocabulary[1]:
