@@ -149,6 +149,14 @@ def test_the_record_of_a_saved_run_tells_an_interruption_from_a_preemption(
     assert ended.read(work.run) == {"why": why, "update": 7}
 
 
+@pytest.mark.parametrize("why", [ended.Why.PREEMPTED, ended.Why.INTERRUPTED])
+def test_a_run_that_was_stopped_on_another_node_is_preempted(why: ended.Why, work: Work) -> None:
+    ended.write(work.run, why, 7)
+    work.fakes.add("torchrun", status=1)  # torchrun hides the status of its processes
+    work.start("torchrun")
+    assert "preempted at update 7; the same command resumes" in work.finish(PREEMPTED)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the end of a parent")
 def test_killing_the_supervisor_signals_its_child(work: Work) -> None:
     work.add()

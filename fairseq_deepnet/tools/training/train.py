@@ -217,7 +217,9 @@ class Child:
             say("diverged; see the lines above")
             return ended.DIVERGED
         reason = Why.INTERRUPTED if self.signal == signal.SIGINT else Why.PREEMPTED
-        is_saved = why == Why.PREEMPTED or status == ended.PREEMPTED
+        # the supervisor of another node may already have recorded Ctrl-C
+        is_recorded = why in (Why.PREEMPTED, Why.INTERRUPTED)
+        is_saved = is_recorded or status == ended.PREEMPTED
         if self.signal is None and not is_saved and why != Why.UNSAVED:
             if ERROR in f"\n{self.tail()}":
                 status = 2  # torchrun hides this status
@@ -228,8 +230,8 @@ class Child:
             say(f"ended by a signal, not saved; see the end of {self.log}")
             status = ended.UNSAVED
         else:
-            update = f" at update {last['update']:,}" if why == Why.PREEMPTED else ""
-            if why == Why.PREEMPTED and reason == Why.INTERRUPTED:  # the child received SIGTERM
+            update = f" at update {last['update']:,}" if is_recorded else ""
+            if is_recorded and reason == Why.INTERRUPTED:  # the child received SIGTERM
                 ended.write(self.run, reason, last["update"])
             say(f"{reason}{update}; the same command resumes")
             status = ended.PREEMPTED
