@@ -97,6 +97,12 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         is_whole = cfg.distributed_training.ddp_backend != FULLY_SHARDED
         if is_whole and common.cpu and common.fp16 and not torch.cuda.device_count():
             raise ConfigurationError("--fp16 needs a GPU; on a CPU, use --bf16 or neither")
+        is_half_on_gpu = torch.cuda.is_available() and (common.fp16 or common.bf16)
+        if getattr(cfg.model, "varlen_attention", False) and not is_half_on_gpu:
+            raise ConfigurationError(
+                "--varlen-attention needs a GPU and half precision; add --bf16 (with train.sh,"
+                " PRECISION=bf16), or leave it out"
+            )
 
     def _build_optimizer(self) -> None:
         super()._build_optimizer()

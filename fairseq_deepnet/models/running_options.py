@@ -63,8 +63,6 @@ def check_running(args: Namespace, scheme: type[ResidualScheme]) -> None:
             if getattr(args, name, False):
                 option = f"--{name.replace('_', '-')}"
                 raise ConfigurationError(f"--varlen-attention contradicts {option}; leave one out")
-        if not (getattr(args, "bf16", True) or getattr(args, "fp16", True)):
-            raise ConfigurationError("--varlen-attention needs half precision; add --bf16")
     every = getattr(args, "checkpoint_every", None)
     if every not in (None, AUTO) and not (str(every).isdigit() and int(every) > 0):
         raise ConfigurationError(

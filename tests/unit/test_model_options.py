@@ -64,7 +64,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"decoder_layers": -2}, "--decoder-layers -2"),
     ({"init": "stock"}, "--init stock contradicts --residual-scheme deepnorm"),
     ({"varlen_attention": True, "attention_dropout": 0.1}, "contradicts --attention-dropout"),
-    ({"varlen_attention": True, "bf16": False, "fp16": False}, "needs half precision"),
     ({"residual_dtype": "half"}, "--residual-dtype half is unknown; choose auto"),
     ({"init": "zero"}, "--init zero is unknown; choose scheme or stock"),
     ({"no_decoder_final_norm": True}, "--no-decoder-final-norm has no effect"),

@@ -109,6 +109,17 @@ def test_bad_options_are_refused_in_one_line(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(("has_gpu", "is_half"), [(True, False), (False, True)])
+def test_varlen_attention_without_a_gpu_or_half_precision_is_refused(
+    has_gpu: bool, is_half: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    rig.cfg.model.varlen_attention, rig.cfg.common.bf16 = True, is_half
+    with pytest.raises(ConfigurationError, match="--varlen-attention needs a GPU and half"):
+        rig.trainer.refuse_options(rig.cfg, rig.model, rig.trainer.criterion)
+
+
 def test_non_finite_numbers_are_words_of_strict_json(tmp_path: Path) -> None:
     file = tmp_path / records.NAME
     inf = float("inf")

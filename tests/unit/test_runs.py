@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from fairseq_deepnet import cli, ended, files
@@ -94,6 +95,17 @@ def test_the_recorded_config_starts_the_same_run(record: Recorder) -> None:
     ]
     assert len(commands) == 2
     assert commands[0].startswith(f"fairseq-train {record.data} --user-dir ")
+
+
+def test_varlen_attention_is_combined_with_the_precision(
+    record: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "GPU")
+    for _ in range(2):  # the second start compares the configs
+        command = record("--varlen-attention", gpus="1", precision="bf16")
+        assert command is not None, record.output
+        assert {"--varlen-attention", "--bf16"} <= set(command)
 
 
 def test_the_environment_records_what_a_repetition_needs(record: Recorder) -> None:
