@@ -28,6 +28,7 @@ import functools
 import itertools
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.errors import Parser, did_you_mean
@@ -195,6 +196,8 @@ def override(
     for key, value in sorted(pairs, key=lambda pair: pair[0] != "score"):
         word = f"{key}={value}"
         values = [configs.parse_value(text) for text in str(value).split(",")]
+        if key == "score.TEXT":  # cells run in ROOT
+            value = shown(Path(str(value)))
         if key == "score" and not isinstance(value, bool):
             raise ValueError(f"{word!r}: score is true or false; score.BEAM=4 sets an option")
         if key not in owners and all(key in _set_by_factors(panel) for panel in panels.values()):

@@ -110,6 +110,14 @@ def test_a_relative_folder_for_the_cells_is_relative_to_the_working_folder(
     assert rig.run("good") == ["done"]
 
 
+def test_a_relative_folder_of_text_is_relative_to_the_working_folder(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (cell,) = rig.cells("good", "score.TEXT=texts")
+    assert cell.score == ["--beam", "4", "--text", str(tmp_path / "texts")]
+
+
 def test_a_score_can_be_requested_later(rig: Rig) -> None:
     assert rig.run("good", "score=false") == ["done"]
     assert rig.run("good", "score.LENPEN=2") == ["done"]
