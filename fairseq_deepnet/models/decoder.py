@@ -153,8 +153,11 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
         if keep_states or alignment_layer is not None:
             batch = None
         elif batch is not None and batch.packed and encoder_out is not None:
-            source_batch = encoder_out["packed"][0]
-            source = source_batch.take(source)
+            if encoder_out["packed"]:
+                source_batch = encoder_out["packed"][0]
+                source = source_batch.take(source)
+            else:  # the encoder ran without gradients
+                batch = None
 
         def apply(layer: Any, h: Tensor) -> Tensor:
             aligned = layer.place.layer == alignment_layer

@@ -172,3 +172,14 @@ def test_the_monitor_measures_the_same_without_padding(
         for side, parts in sides.items():
             for part, values in parts.items():
                 assert measured[0][quantity][side][part] == pytest.approx(values, rel=1e-3)
+
+
+def test_a_packed_decoder_accepts_the_output_of_an_encoder_without_gradients(
+    model_builder: BuildModel, batch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_builder().eval()
+    logits = model(**batch)[0]
+    monkeypatch.setattr(SchemeStack, "packs", lambda *_: torch.is_grad_enabled())
+    with torch.no_grad():
+        encoder_out = model.encoder(batch["src_tokens"])
+    torch.testing.assert_close(model.decoder(batch["prev_output_tokens"], encoder_out)[0], logits)
