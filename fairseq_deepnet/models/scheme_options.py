@@ -57,8 +57,9 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
         "--freeze-norms",
         metavar="{none,gain,both}",
         help="freeze the layers' LayerNorm parameters at their initial values (or at those of a"
-        " loaded checkpoint): none (default), gains (1), or both gains (1) and biases (0). Deep"
-        " Post-LN stacks collapse if these parameters drift (docs/reports/collapse.md)",
+        " loaded checkpoint): none (default), gains (1), or both gains (1) and biases (0). After a"
+        " short warm-up, deep Post-LN stacks collapse if these parameters drift"
+        " (docs/reports/collapse.md)",
     )
     parser.add_argument(
         "--allow-other-scheme",

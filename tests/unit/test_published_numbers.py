@@ -46,8 +46,9 @@ def released() -> dict[str, float]:
             data |= {f"{run}*{n}:{name}": fmean(results[:n]) for n in range(2, len(results) + 1)}
             data |= {f"{run}:{name}": result for result in results[:1]}
     for row in read("curves"):
-        if (row["quantity"], row["of"]) == ("nll_loss", "valid"):
-            data[f"{row['run']}@{row['update']}"] = float(row["value"])
+        measured = f":{row['quantity']}/{row['of']}/{row['layer']}"
+        name = "" if measured == ":nll_loss/valid/" else measured
+        data[f"{row['run']}{name}@{row['update']}"] = float(row["value"])
     data |= {f"{row['row']}/{row['column']}": float(row["ours"]) for row in read("compare_methods")}
     page = "docs/reports/methods.md"
     data["compare_methods:largest-change"] = max(
