@@ -64,12 +64,8 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("mha_heads_to_keep", "ffn_blocks_to_remove"), (-1,)),
 }
 """fairseq options that our layers do not implement, as attribute names, with neutral values."""
-FROZEN_NORMS: dict[str, tuple[str, ...]] = {
-    "none": (),
-    "gain": ("weight",),
-    "both": ("weight", "bias"),
-}
-"""LayerNorm parameters that each value of --freeze-norms freezes."""
+FROZEN_NORMS = ("none", "inner", "both")
+"""Values of --freeze-norms; each freezes more parameters than the one before."""
 
 
 def default(args: Namespace, **values: Any) -> None:
@@ -137,7 +133,7 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
         )
     frozen = getattr(args, "freeze_norms", "none")
     if frozen not in FROZEN_NORMS:
-        raise ConfigurationError(f"--freeze-norms {frozen} is unknown; choose none, gain or both")
+        raise ConfigurationError(f"--freeze-norms {frozen} is unknown; choose none, inner or both")
     if frozen != "none" and scheme.norm is NormPlacement.NONE:
         raise ConfigurationError(
             f"--freeze-norms has no effect with --residual-scheme {scheme.name}, which has no"

@@ -68,7 +68,7 @@ def _refusal(cfg: Any, filename: str, reset_optimizer: bool) -> str | None:
 def _other_norms(filename: str, trained: Any, chosen: Any, reset_optimizer: bool) -> str | None:
     """Return the reason why the optimiser's state does not fit the trained parameters, or None."""
     was, now = (getattr(args, "freeze_norms", "none") for args in (trained, chosen))
-    if reset_optimizer and set(FROZEN_NORMS[now]) - set(FROZEN_NORMS[was]):
+    if reset_optimizer and FROZEN_NORMS.index(now) > FROZEN_NORMS.index(was):
         logger.warning(
             "--freeze-norms %s keeps the LayerNorms of the layers at their values in %s, which was"
             " trained with %s; they are 1 and 0 only in a new run",

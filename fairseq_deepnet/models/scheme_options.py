@@ -2,6 +2,7 @@
 
 import logging
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,13 +18,14 @@ from ..schemes import (
     DEFAULT_SCHEME,
     SCHEMES,
     Depths,
+    NormPlacement,
     PostLN,
     PreLN,
     ResidualScheme,
     Side,
     scheme_class,
 )
-from .options import BOTH, FROZEN_NORMS, KIND_OF, default, model_name
+from .options import BOTH, KIND_OF, default, model_name
 
 logger = logging.getLogger(__name__)
 
@@ -55,11 +57,11 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--freeze-norms",
-        metavar="{none,gain,both}",
-        help="freeze the layers' LayerNorm parameters at their initial values (or at those of a"
-        " loaded checkpoint): none (default), gains (1), or both gains (1) and biases (0). After a"
+        metavar="{none,inner,both}",
+        help="freeze both gains and biases of the layers' LayerNorms at 1 and 0 (or at the values"
+        " of a loaded checkpoint); inner trains those of a Post-LN stack's last LayerNorm. After a"
         " short warm-up, deep Post-LN stacks collapse if these parameters drift"
-        " (docs/reports/collapse.md)",
+        " (docs/reports/collapse.md). Default: none",
     )
     parser.add_argument(
         "--allow-other-scheme",
@@ -112,21 +114,20 @@ def finish_model(
     """
     if args.init == "scheme":
         scheme.initialise_ends(stacks)
-    for parameter in frozen_norms(model, getattr(args, "freeze_norms", "none")).values():
+    for parameter in frozen_norms(model, getattr(args, "freeze_norms", "none"), scheme.norm):
         parameter.requires_grad_(False)
     scheme.prepare(model, int(getattr(args, "warmup_updates", 0) or 0))
 
 
-def frozen_norms(model: nn.Module, frozen: str) -> dict[str, nn.Parameter]:
-    """Return the parameters that --freeze-norms freezes, by name."""
-    kinds = FROZEN_NORMS[frozen]
-    if not kinds:
-        return {}
-    layers = [layer.module for stack in find_stacks(model) for layer in stack.layers]
-    modules = {module for layer in layers for module in layer.modules()}
-    norms = {module for module in modules if isinstance(module, nn.LayerNorm)}
-    fixed = {getattr(norm, kind) for norm in norms for kind in kinds}
-    return {name: parameter for name, parameter in model.named_parameters() if parameter in fixed}
+def frozen_norms(model: nn.Module, frozen: str, placement: NormPlacement) -> Iterator[nn.Parameter]:
+    """Yield the parameters that --freeze-norms freezes."""
+    for stack in find_stacks(model) if frozen != "none" else ():
+        keeps_last = frozen == "inner" and placement is NormPlacement.POST
+        last = stack.layers[-1].branches[-1].norm if keeps_last else None
+        for layer in stack.layers:
+            for module in layer.module.modules():
+                if isinstance(module, nn.LayerNorm) and module is not last:
+                    yield from module.parameters()
 
 
 def stock_scheme(args: Any, side: Side) -> type[ResidualScheme]:

@@ -67,8 +67,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"residual_dtype": "half"}, "--residual-dtype half is unknown; choose auto"),
     ({"init": "zero"}, "--init zero is unknown; choose scheme or stock"),
     ({"no_decoder_final_norm": True}, "--no-decoder-final-norm has no effect"),
-    ({"freeze_norms": "gains"}, "--freeze-norms gains is unknown; choose none, gain or both"),
-    ({"freeze_norms": "gain", "residual_scheme": "t-fixup"}, "--freeze-norms has no effect .* t-f"),
+    ({"freeze_norms": "gains"}, "--freeze-norms gains is unknown; choose none, inner or both"),
+    (
+        {"freeze_norms": "inner", "residual_scheme": "t-fixup"},
+        "--freeze-norms has no effect .* t-f",
+    ),
 ]
 
 
@@ -81,22 +84,24 @@ def test_an_unsupported_option_is_an_error_that_names_it(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("frozen", "kinds"), [("none", []), ("gain", ["weight"]), ("both", ["weight", "bias"])]
-)
+@pytest.mark.parametrize("scheme", ["deepnorm", "pre-ln"])
+@pytest.mark.parametrize("frozen", ["none", "inner", "both"])
 def test_only_the_layers_norms_are_frozen(
-    frozen: str, kinds: list[str], model_builder: BuildModel
+    frozen: str, scheme: str, model_builder: BuildModel
 ) -> None:
-    model = model_builder(freeze_norms=frozen, layernorm_embedding=True)
+    model = model_builder(residual_scheme=scheme, freeze_norms=frozen, layernorm_embedding=True)
     frozen_names = {name for name, p in model.named_parameters() if not p.requires_grad}
     # one norm per branch: two in an encoder layer, three in a decoder layer
     names = [("encoder", "self_attn"), ("encoder", "final")]
     names += [("decoder", "self_attn"), ("decoder", "encoder_attn"), ("decoder", "final")]
+    # Pre-LN's last LayerNorm is outside the layers
+    last = [("encoder", "final", 2), ("decoder", "final", 1)] if scheme == "deepnorm" else []
     assert frozen_names == {
         f"{side}.layers.{layer}.{norm}_layer_norm.{kind}"
         for side, norm in names
         for layer in range(len(getattr(model, side).layers))
-        for kind in kinds
+        for kind in ("weight", "bias")
+        if frozen == "both" or (frozen == "inner" and (side, norm, layer) not in last)
     }
 
 
