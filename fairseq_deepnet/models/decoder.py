@@ -188,7 +188,10 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
         # Only padding on the right is removed, as a word may follow other padding.
         # Compiled layers would be recompiled for each number of rows.
         if torch.is_grad_enabled() and causal and not self.compiles:
-            batch = Unpadded.where_it_pays(padding, self.embed_dim, self.packs(tokens))
+            if self.packs(tokens):
+                batch = Unpadded(padding, packed=True)
+            else:
+                batch = Unpadded.where_it_pays(padding, self.embed_dim)
         return TargetMask(mask, causal, batch)
 
     def decoding_of(

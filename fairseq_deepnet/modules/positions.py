@@ -89,18 +89,15 @@ class Unpadded:
         self.rows = (real.cumsum(0) - 1).clamp_min(0)
 
     @classmethod
-    def where_it_pays(cls, padding: Tensor, channels: int, packed: bool = False) -> Unpadded | None:
+    def where_it_pays(cls, padding: Tensor, channels: int) -> Unpadded | None:
         """Return an instance if training without padding is faster, otherwise None.
 
-        On GPUs, return only packed instances.
+        On GPUs, return None, because the limit was measured on CPUs.
 
         Args:
             padding: [B, T], True = padding.
             channels: C.
-            packed: return a packed instance.
         """
-        if packed:
-            return cls(padding, packed=True)
         if padding.device.type != "cpu":
             return None
         share = padding.count_nonzero().item() / max(padding.numel(), 1)

@@ -116,7 +116,7 @@ _OPENING: Final = re.compile(r"<seg\b", re.I)
 def read_segments(*sides: Path) -> list[Iterable[str]]:
     """Return the text of the segments on both sides of a test set.
 
-    Raises ValueError if a file is damaged or the two sides have different segments.
+    If a file is damaged or the two sides have different segments, raise ValueError.
     """
     texts: list[Iterable[str]] = []
     numbers = []
