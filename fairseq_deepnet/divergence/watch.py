@@ -248,11 +248,11 @@ class Watch(Observer):
         keys = ("kind", "started", "what", "layers", "cause", "attempt")
         facts = {key: getattr(event, key) for key in keys}
         ended.write(self.folder, ended.Why.DIVERGED, update, **facts)
-        checkpoint = newest_before(self.save_dir, event.started)
-        remedy = "start another run with other options"
-        if checkpoint is not None:
-            remedy += f" and --restore-file {checkpoint[1]}, a checkpoint of update {checkpoint[0]}"
-        return f"the run diverged at update {update}: {event.what} (see {judge.file}); {remedy}"
+        before = newest_before(self.save_dir, event.started)
+        restart = "no checkpoint precedes it"
+        if before is not None:  # no advice, because a supervisor may fall back
+            restart = f"--restore-file {before[1]} starts another run from update {before[0]}"
+        return f"the run diverged at update {update}: {event.what} (see {judge.file}); {restart}"
 
 
 def newest_before(save_dir: Path, started: int) -> tuple[int, Path] | None:

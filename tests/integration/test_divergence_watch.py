@@ -84,7 +84,7 @@ def test_stop_names_the_newest_earlier_checkpoint_in_one_line(
         **{key: event[key] for key in ("update", "layers", "kind", "started", "what", "cause")},
     }
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "diverged at" in line]
-    checkpoint = Path(line.partition("--restore-file ")[2].split(",")[0])
+    checkpoint = Path(line.partition("--restore-file ")[2].partition(" starts")[0])
     again = ["--lr=0.001", f"--restore-file={checkpoint}", "--max-update=12"]
     train_here(tiny_data, tmp_path / "again", *SHALLOW, *again, "--monitor-interval=1")
     lines = records.read(tmp_path / "again" / records.NAME)
@@ -108,7 +108,7 @@ def test_a_fallback_resumes_from_the_newest_earlier_checkpoint(
     words = ["--gpus=0", f"--run={run}", f"--data={tiny_data}", config, "--", *options]
     result = run_command("deepnet", "train", *words, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert "fallback 1: starting again from update 9 with lr*0.0001" in result.stderr
+    assert "fallback 1: lr*0.0001 from update 9 on" in result.stderr
     assert "Traceback" not in result.stdout + result.stderr
     logged_losses = losses((run / "train.log").read_text(encoding="utf-8"))
     assert sorted(logged_losses) == list(range(1, 21))
