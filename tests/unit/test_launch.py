@@ -15,7 +15,6 @@ from fairseq_deepnet.tools.fairseq_options import parse_training
 from fairseq_deepnet.tools.training import launch
 from fairseq_deepnet.tools.training.launch import Launcher, choose_launcher
 
-ON_ALL = "--load-checkpoint-on-all-dp-ranks"
 HANDLED = "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 
 
@@ -114,12 +113,12 @@ def test_torchrun_starts_several_processes_of_one_node() -> None:
         *("torchrun", "--nproc-per-node=8", "--standalone"),
         *("--shutdown-timeout=90", HANDLED, "--no-python"),
     ]
-    assert eight.arguments() == ["--distributed-world-size", "8", ON_ALL]
+    assert eight.arguments() == ["--distributed-world-size", "8"]
     pair = Launcher("torchrun", Devices(gpus=0, cpu_processes=2), grace=7)
     assert "--nproc-per-node=2" in pair.prefix()
     assert "--shutdown-timeout=7" in pair.prefix()
     assert pair.arguments() == [
-        *("--distributed-world-size", "2", ON_ALL, "--cpu"),
+        *("--distributed-world-size", "2", "--cpu"),
         *("--ddp-backend", "legacy_ddp", "--distributed-backend", "gloo"),
         *("--distributed-no-spawn", "--device-id", "0"),
         *("--distributed-init-method", "env://", "--distributed-rank=-1"),
@@ -135,7 +134,7 @@ def test_torchrun_is_started_on_every_node_with_its_number() -> None:
         *("--master-addr=node0", "--master-port=4711"),
         *("--shutdown-timeout=90", HANDLED, "--no-python"),
     ]
-    assert launcher.arguments() == ["--distributed-world-size", "32", ON_ALL]
+    assert launcher.arguments() == ["--distributed-world-size", "32"]
 
 
 def test_srun_starts_torchrun_on_each_node_with_the_cores_and_gpus_of_the_job(
@@ -152,7 +151,7 @@ def test_srun_starts_torchrun_on_each_node_with_the_cores_and_gpus_of_the_job(
         *("--rdzv-backend=c10d", "--rdzv-endpoint=node7:34567"),
         *("--shutdown-timeout=90", HANDLED, "--no-python"),
     ]
-    assert launcher.arguments() == ["--distributed-world-size", "32", ON_ALL]
+    assert launcher.arguments() == ["--distributed-world-size", "32"]
     # a single process needs srun but not torchrun
     single = choose_launcher("slurm", Devices(gpus=1), environment)
     assert single.prefix()[0] == "srun"

@@ -210,7 +210,7 @@ def test_the_next_start_falls_back_if_the_supervisor_was_killed(
     assert command[-2:] == ["--lr=0.05", "--fallback-step=1"]
     assert option(command, "--on-divergence") == "stop"  # the supervisor performs the fallback
     assert "--fallbacks" not in command
-    assert "fallback 1: starting again from update 100 with lr*0.5" in record.output
+    assert "fallback 1: lr*0.5 from update 100 on" in record.output
     assert num_updates(load_checkpoint(checkpoints / "checkpoint_last.pt")) == 100
     # a further start repeats the command
     assert record(*options) == command
@@ -259,6 +259,7 @@ def test_a_run_from_another_checkpoint_resumes_with_the_same_command(record: Rec
     assert "--reset-optimizer" in began
     folder = record.run / "checkpoints"
     make_checkpoint(folder / "checkpoint_1_110.pt", 110)  # a kill left no checkpoint_last.pt
+    first.unlink()  # only the first start reads it
     resumed = record(*words)
     assert resumed == [word for word in began if word != "--reset-optimizer"]
     assert "resuming from update 110" in record.output
@@ -278,6 +279,7 @@ def test_a_run_from_another_checkpoint_resumes_with_the_same_command(record: Rec
         (["--lr"], {}, "--lr: expected one argument"),
         (["stray"], {}, "'stray' belongs to no option"),
         (["--save-dir", "x"], {}, "save-dir: deepnet train sets this option from RUN"),
+        (["--reset-optimizer"], {"resume": ""}, "--reset-optimizer would apply whenever the run"),
         ([], {"gpus": "64"}, "GPUS=64, but only"),
         (["--on-divergence=fallback", "--fallbacks=lr/2"], {}, "'lr/2' is not a step"),
         (["--fallbacks=lr*0.5"], {}, "--fallbacks needs --on-divergence fallback"),

@@ -121,12 +121,10 @@ class Launcher:
         pytorch_ddp does not start on CPUs.
         """
         world = ["--distributed-world-size", str(self.devices.total)]
-        if self.devices.total == 1:
-            return world if self.devices.gpus else ["--cpu", *world]
-        # otherwise rank 0 sends classes that torch refuses to unpickle on other ranks
-        world.append("--load-checkpoint-on-all-dp-ranks")
         if self.devices.gpus:
             return world
+        if self.devices.total == 1:
+            return ["--cpu", *world]
         backend = "fully_sharded" if sharded else "legacy_ddp"
         # fairseq divides by the number of GPUs when it reads torchrun's variables
         rendezvous = ["--distributed-init-method", "env://", "--distributed-rank=-1"]

@@ -76,6 +76,12 @@ def check_options(config: configs.Config) -> None:
                 f"{config.name}: {key}: deepnet train sets this option from RUN=FOLDER, GPUS=N,"
                 " CPU_PROCESSES=N and PRECISION=NAME"
             )
+    resets = [key for key in config.options if key.startswith("reset-")]
+    if resets and config.options.get("restore-file") in (None, LAST):
+        raise ValueError(
+            f"--{resets[0]} would apply whenever the run resumes: set RUN=FOLDER and --restore-file"
+            " FILE, with which it applies only to the first start"
+        )
     configs.check_options(config)
 
 
@@ -137,6 +143,9 @@ def _build_command(
 ) -> list[str]:
     """Return the fairseq-train command; `machine` contains options for devices and precision."""
     options = dict(config.options)
+    start = str(options.pop("restore-file", None) or LAST)
+    if start != LAST:  # only the first start reads it
+        options["continue-once"] = start
     if options.get("on-divergence") == "fallback":  # fairseq-train only stops
         options["on-divergence"] = "stop"
         options.pop("fallbacks", None)
@@ -166,7 +175,7 @@ def plan_run(args: argparse.Namespace) -> Plan:
         for misfit in misfits(parsed.lr_scheduler, parsed, parsed.max_update):
             say(f"warning: {misfit}")  # the run itself logs this
         say(training.summary())
-        print(shlex.join([*launcher.prefix(), *_continuing(training.command, False)]))
+        print(shlex.join([*launcher.prefix(), *training.command]))
         return Plan()
     if any(run.glob("checkpoints/*.pt")):
         refuse_other_vocabulary(run, training.data)
@@ -196,7 +205,10 @@ def plan_run(args: argparse.Namespace) -> Plan:
         ended.write(run, ended.Why.COMPLETE, updates)
         say(f"{shown(run)} is complete at update {updates:,}: nothing to do")
         return Plan()
-    words = _continuing(training.command, any(run.glob("checkpoints/checkpoint*.pt")))
+    start, is_begun = parsed.continue_once, any(run.glob("checkpoints/checkpoint*.pt"))
+    if start and not is_begun and not Path(start).is_file():
+        raise ConfigurationError(f"--restore-file {start}: there is no such file")
+    words = [w for w in training.command if not (is_begun and w.startswith("--reset-"))]
     if history:
         changes = [fallback["change"] for fallback in history]
         words += fallbacks.arguments(changes, vars(parsed))
@@ -211,20 +223,3 @@ def plan_run(args: argparse.Namespace) -> Plan:
         if updates:
             say(f"resuming from update {updates:,}")
     return Plan(0, command, parsed.max_update, training.steps is not None)
-
-
-def _continuing(command: list[str], has_checkpoints: bool) -> list[str]:
-    """Make a command read its --restore-file only at the run's first start; later starts resume.
-
-    This uses fairseq's --continue-once. The --reset-* options also apply only to the first start.
-    """
-    if "--restore-file" not in command:
-        return list(command)
-    place = command.index("--restore-file")
-    start = command[place + 1]
-    if start == LAST:
-        return list(command)
-    if not Path(start).is_file():
-        raise ConfigurationError(f"--restore-file {start}: there is no such file")
-    words = [*command[:place], *command[place + 2 :], "--continue-once", start]
-    return [w for w in words if not (has_checkpoints and w.startswith("--reset-"))]
