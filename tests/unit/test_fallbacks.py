@@ -65,7 +65,7 @@ def test_a_fallback_rolls_the_run_back_to_the_newest_earlier_checkpoint(tmp_path
     (folder / "diverged_1").mkdir()
     history = fallbacks.take(tmp_path, "lr*0.5", ENDED)
     assert history == fallbacks.read(tmp_path)
-    assert fallbacks.describe(history) == "fallback 1: starting again from update 20 with lr*0.5"
+    assert fallbacks.describe(history) == "fallback 1: lr*0.5 from update 20 on"
     assert history[0]["event"] == {"update": 30, "kind": "loss_spike", "started": 22}
     assert num_updates(load_checkpoint(folder / "checkpoint_last.pt")) == 20
     assert {path.name for path in (folder / "diverged_2").iterdir()} == {
@@ -80,7 +80,7 @@ def test_a_run_rolls_back_to_its_only_checkpoint(started: int, update: int, tmp_
     folder = diverged(tmp_path, 20)
     history = fallbacks.take(tmp_path, "lr*0.5", {**ENDED, "started": started})
     assert history[0]["from_update"] == update
-    assert ("starting again from the beginning" in fallbacks.describe(history)) == (update == 0)
+    assert ("from the beginning" in fallbacks.describe(history)) == (update == 0)
     assert (folder / "checkpoint_last.pt").is_file() == (update == 20)
 
 

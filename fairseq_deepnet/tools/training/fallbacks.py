@@ -76,7 +76,7 @@ def describe(history: Sequence[Mapping[str, Any]]) -> str:
     """Describe the last fallback that a run has taken."""
     update = history[-1]["from_update"]
     place = f"update {update:,}" if update else "the beginning (no earlier checkpoint)"
-    return f"fallback {len(history)}: starting again from {place} with {history[-1]['change']}"
+    return f"fallback {len(history)}: {history[-1]['change']} from {place} on"
 
 
 def take(run: Path, change: str, ended: Mapping[str, Any]) -> list[dict[str, Any]]:
