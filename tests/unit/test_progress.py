@@ -41,6 +41,9 @@ def test_an_interval_is_one_short_line_with_the_remaining_time(
     # 100 updates took 50 s, and 200 remain
     assert second is not None
     assert second.endswith("tokens/s  left 0:01:40")
+    for line in ("Saved checkpoint b.pt (epoch 4 @ 210 updates, score 3.9)", "done training"):
+        view.show(f"{STAMP} | INFO | fairseq.checkpoint_utils | {line}")
+    assert view.updates == 210  # another --log-format shows no values
 
 
 def test_a_traceback_is_shown_and_a_printed_model_is_not() -> None:

@@ -223,6 +223,14 @@ def test_a_diverged_run_restarts_until_it_succeeds(work: Work) -> None:
     assert ended.read(work.run) == {"why": "complete", "update": 40}
 
 
+def test_an_interrupted_run_that_diverges_does_not_fall_back(work: Work) -> None:
+    work.add(f"trap 'exit {DIVERGED}' TERM")
+    pid = work.start(fallbacks=1)
+    work.wait_for_child()
+    os.kill(pid, signal.SIGINT)
+    assert "the same command falls back" in work.finish(INTERRUPTED)
+
+
 @pytest.mark.parametrize("fallbacks", [0, 1])
 def test_a_run_without_further_fallbacks_exits_with_status_86(fallbacks: int, work: Work) -> None:
     work.fakes.add("fairseq-train", status=DIVERGED)

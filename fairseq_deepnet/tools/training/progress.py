@@ -17,6 +17,7 @@ _RECORD: Final = re.compile(
 _WORTH_SHOWING: Final = re.compile(
     r"done training|early stop|[Ss]topping training|gradient overflow|OOM|samples have invalid"
 )
+_CHECKPOINT: Final = re.compile(r"(?:Loaded|Saved) checkpoint .* @ (\d+) updates")
 _VALUES: Final = {
     "epoch": "epoch {:.0f}",
     "nll": "train nll {:.3f}",
@@ -62,6 +63,8 @@ class Progress:
         return text
 
     def _show_record(self, level: str, name: str, text: str) -> str | None:
+        if match := _CHECKPOINT.match(text):  # in any --log-format, and if no update remains
+            self.updates = int(match[1])
         if not text.startswith("{"):
             if level != "INFO":
                 return f"{level.lower()}: {text}"

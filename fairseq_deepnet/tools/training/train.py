@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
                 return status
             if child.signal is not None:
                 say("diverged, and preempted; the same command falls back and resumes")
-                return ended.PREEMPTED
+                return ended.INTERRUPTED if child.signal == signal.SIGINT else ended.PREEMPTED
 
 
 def say(text: str) -> None:
