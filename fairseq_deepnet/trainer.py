@@ -53,7 +53,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
 
     Attributes:
         epoch_itr: iterator over the training data; None before the checkpoint is loaded.
-        saved: number of updates of the newest checkpoint on disk.
+        saved: number of updates of the newest checkpoint in --save-dir.
         of_sharded: class for sharded models, set by sharding.trainer.
     """
 
@@ -264,11 +264,18 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         refuse_other_scheme(self, filename, reset_optimizer)
         self._check_dictionaries(filename, reset_optimizer)
         self.before_reading(filename)
-        extra: dict[str, Any] | None = super().load_checkpoint(
-            filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters
-        )
+        try:
+            extra: dict[str, Any] | None = super().load_checkpoint(
+                filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters
+            )
+        except AssertionError as error:
+            remedy = "please reset the optimizer (--reset-optimizer)"
+            if remedy not in str(error):
+                raise
+            better = "keep --criterion, --optimizer and the precision (PRECISION, --bf16, --fp16)"
+            raise ConfigurationError(f"{filename}: {error}".replace(remedy, better)) from error
         self.wait_for_checkpoint()
-        self.saved = self.get_num_updates()
+        self.saved = self.get_num_updates() if Path(filename) == last_of(self) else 0
         if extra is not None:
             if not reset_optimizer:
                 self._apply_options(optimizer_overrides or {})

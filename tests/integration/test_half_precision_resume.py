@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from fairseq_deepnet.errors import ConfigurationError
 from tests.integration.conftest import HALF_PRECISION, SMALL, TRAIN
 from tests.support.slow import slow_but
 from tests.support.training import assert_same_checkpoints, train_here, train_together
@@ -92,6 +93,8 @@ def test_fp32_training_resumes_from_rounded_weights_and_vice_versa(
     for first, then in ((), ("--bf16",)), (("--bf16",), ()):
         folder = tmp_path / f"begun{len(first)}"
         before = train(tiny_data, folder, STOP, *first)
+        with pytest.raises(ConfigurationError, match=r"does not match; keep .* precision"):
+            train(tiny_data, folder, STOP + 1, *then)
         after = train(tiny_data, folder, STOP + 1, *then, *still)
         for name, weights in before["model"].items():
             assert torch.equal(after["model"][name], weights.bfloat16().float()), name

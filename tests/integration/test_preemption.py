@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -115,10 +116,15 @@ def test_a_resumed_run_first_performs_a_prevented_validation(
     run, method = tmp_path / "run", "valid_step" if when == "validation" else "train_step"
     first = process.preempt(tiny_data, run, *options, update=last, method=method)
     assert updates(saved(run)) == last
+    stopped = shutil.copy(run / "checkpoint_last.pt", tmp_path / "stopped.pt")
     assert not any("valid_loss" in line for line in first)
     second = process.train(tiny_data, run, *options)
     assert (first + second)[: last + 1] == whole[: last + 1]
     assert len(first + second) == len(whole)
+    if when == "validation":  # which the next run begins with, in another folder
+        other, words = tmp_path / "other", [f"--restore-file={stopped}", *options]
+        process.preempt(tiny_data, other, *words, update=last, method=method)
+        assert updates(saved(other)) == last
     last_of_all = "checkpoint1.pt" if when == "epoch" else "checkpoint_last.pt"
     assert_same(saved(run, last_of_all), saved(tmp_path / "whole", last_of_all))
     names = {path.name for path in (tmp_path / "whole").glob("*.pt")}
