@@ -268,7 +268,7 @@ def check_checkpoints() -> None:
                 config = omegaconf.OmegaConf.to_container(config, resolve=False)
             literals.check_state({**state, "cfg": config}, path)
             refuse_not_finite(state, path)
-            return RECEIVERS[-1](state) if RECEIVERS else state
+        return RECEIVERS[-1](state) if RECEIVERS else state
 
 
 class _Loader(importlib.machinery.SourceFileLoader):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -253,6 +254,15 @@ def test_a_checkpoint_from_another_model_or_optimiser_is_an_error(tmp_path: Path
     torch.save(contents, file)
     with pytest.raises(ConfigurationError, match="--reset-optimizer"):
         Rig(tmp_path, *ADAM, SHARDED).trainer.load_checkpoint(str(file))
+
+
+def test_the_end_of_another_process_is_not_blamed_on_the_checkpoint(tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint_last.pt"
+    save(train(tmp_path, SHARDED), file)
+    other: Any = Rig(tmp_path, *ADAM, SHARDED).trainer
+    other.wait_for_checkpoint = Mock(side_effect=RuntimeError("Connection closed by peer"))
+    with pytest.raises(RuntimeError, match="Connection closed by peer"):
+        other.load_checkpoint(str(file))
 
 
 def test_a_checkpoint_without_optimiser_state_loads_its_weights(tmp_path: Path) -> None:
