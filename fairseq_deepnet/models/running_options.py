@@ -71,7 +71,8 @@ def check_running(args: Namespace, scheme: type[ResidualScheme]) -> None:
         )
     if every in (None, AUTO) or int(every) == 1:
         return
-    if getattr(args, "checkpoint_activations", False):
+    # fairseq sets checkpoint_activations if offload_activations is set
+    if getattr(args, "checkpoint_activations", False) and not args.offload_activations:
         raise ConfigurationError(
             f"--checkpoint-activations-every {every} contradicts --checkpoint-activations, which is"
             " --checkpoint-activations-every 1; leave one of them out"
