@@ -80,7 +80,8 @@ class DeepNetTransformerModel(HonoursBf16, TransformerModel):
         up most of a validation step's memory in a 1,000-layer stack. `options` are passed to
         `DeepNetDecoder.forward`.
         """
-        mask = self.decoder.self_mask(prev_output_tokens)
+        is_full = options.get("full_context_alignment", False)
+        mask = self.decoder.self_mask(prev_output_tokens, is_full)
         encoder_out = self.encoder(
             src_tokens, src_lengths=src_lengths, return_all_hiddens=return_all_hiddens
         )

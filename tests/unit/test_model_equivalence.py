@@ -49,7 +49,7 @@ def test_plain_schemes_equal_stock_fairseq(
     stock.load_state_dict(ours.state_dict(), strict=True)
 
 
-def test_attention_weights_for_alignments_equal_stock_fairseq(
+def test_attention_weights_and_masks_for_alignments_equal_stock_fairseqs(
     model_builder: BuildModel, batch: Batch
 ) -> None:
     stock = model_builder("transformer").eval()
@@ -61,6 +61,9 @@ def test_attention_weights_for_alignments_equal_stock_fairseq(
         theirs, mine = (model(**batch, **asked)[1]["attn"][0][real] for model in (stock, ours))
         torch.testing.assert_close(mine, theirs)
     assert ours(**batch)[1]["attn"] == [None]
+    encoded = stock.encoder(batch["src_tokens"], batch["src_lengths"])
+    theirs = stock.decoder(batch["prev_output_tokens"], encoded, full_context_alignment=True)[0]
+    torch.testing.assert_close(ours(**batch, full_context_alignment=True)[0][real], theirs[real])
 
 
 def search(models: list[Any], prefix: Tensor | None, **options: Any) -> list[list[Any]]:
