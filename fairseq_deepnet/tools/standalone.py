@@ -37,7 +37,7 @@ def usual_task(arch: str) -> str:
 
 
 def build_from_arguments(args: Namespace, vocabulary: int, target: int | None = None) -> Any:
-    """Build the model described by fairseq-train's parsed arguments.
+    """Build the model described by fairseq-train's parsed arguments, without pretrained embeddings.
 
     Args:
         args: the parsed arguments.
@@ -49,6 +49,7 @@ def build_from_arguments(args: Namespace, vocabulary: int, target: int | None = 
     """
     if args.arch not in ARCH_CONFIG_REGISTRY:
         raise ValueError(f"neither fairseq nor this plugin has the architecture {args.arch}")
+    args.encoder_embed_path = args.decoder_embed_path = None
     task: Any = VocabularyTask(vocabulary)
     task.dictionary = task.source_dictionary
     if target not in (None, vocabulary):

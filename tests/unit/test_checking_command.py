@@ -109,7 +109,8 @@ def test_bad_usage_is_one_line_and_status_2(
 
 def test_a_checkpoint_of_update_0_is_judged_completely(tmp_path: Path) -> None:
     model = model_of()
-    assert check(save(tmp_path / "checkpoint1.pt", model)) == 0
+    # the file of pretrained embeddings is not needed any more
+    assert check(save(tmp_path / "checkpoint1.pt", model, encoder_embed_path="/gone")) == 0
     model.encoder.layers[1].fc1.weight.data.mul_(2)
     assert check(save(tmp_path / "checkpoint1.pt", model)) == 1
 

@@ -108,8 +108,7 @@ def write_folder(
     }
     write_json(part / "generation_config.json", search)
     write_tokenizer(part, source, data, vocabularies)
-    unread = {f"{side}_embed_path": None for side in SIDES}
-    own = Namespace(**{**vars(required_arguments(state)), **unread})
+    own = Namespace(**vars(required_arguments(state)))
     with torch.device("meta"):  # Marian's weights include sinusoids, and tables that folding untied
         built = build_from_arguments(own, *map(len, vocabularies[:2]))
     facts = {"parameters": sum(parameter.numel() for parameter in built.parameters())}
