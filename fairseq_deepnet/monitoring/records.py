@@ -59,7 +59,7 @@ def run_folder(save_dir: Path) -> Path:
 
     With scripts/train.sh, it is the run folder; with plain fairseq-train, it is --save-dir.
     """
-    parent = save_dir.resolve().parent
+    parent = save_dir.absolute().parent  # also if checkpoints is a link to another disk
     is_run = save_dir.name == "checkpoints" and (parent / "config.yaml").is_file()
     return parent if is_run else save_dir
 
