@@ -150,8 +150,6 @@ def test_a_resumed_run_drops_later_records_and_an_unfinished_line(tmp_path: Path
 
 
 def test_the_checkpoints_of_a_run_folder_may_be_a_link(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "config.yaml").touch()
-    (run / "checkpoints").symlink_to(tmp_path, target_is_directory=True)
-    assert records.run_folder(run / "checkpoints") == run
+    (tmp_path / "config.yaml").touch()
+    (tmp_path / "checkpoints").symlink_to("/")
+    assert records.run_folder(tmp_path / "checkpoints") == tmp_path

@@ -250,19 +250,14 @@ def test_a_checkpoint_from_another_model_or_optimiser_is_an_error(tmp_path: Path
     other = Rig(tmp_path, *ADAM, SHARDED, "--encoder-ffn-embed-dim=16")
     with pytest.raises(Exception, match="Cannot load model parameters from checkpoint"):
         other.trainer.load_checkpoint(str(file))
+    alone: Any = Rig(tmp_path, *ADAM, SHARDED).trainer
+    alone.wait_for_checkpoint = Mock(side_effect=RuntimeError("Connection closed by peer"))
+    with pytest.raises(RuntimeError, match="Connection closed"):  # the file is not to blame
+        alone.load_checkpoint(str(file))
     contents["last_optimizer_state"]["param_groups"][0]["params"].pop()
     torch.save(contents, file)
     with pytest.raises(ConfigurationError, match="--reset-optimizer"):
         Rig(tmp_path, *ADAM, SHARDED).trainer.load_checkpoint(str(file))
-
-
-def test_the_end_of_another_process_is_not_blamed_on_the_checkpoint(tmp_path: Path) -> None:
-    file = tmp_path / "checkpoint_last.pt"
-    save(train(tmp_path, SHARDED), file)
-    other: Any = Rig(tmp_path, *ADAM, SHARDED).trainer
-    other.wait_for_checkpoint = Mock(side_effect=RuntimeError("Connection closed by peer"))
-    with pytest.raises(RuntimeError, match="Connection closed by peer"):
-        other.load_checkpoint(str(file))
 
 
 def test_a_checkpoint_without_optimiser_state_loads_its_weights(tmp_path: Path) -> None:
