@@ -272,9 +272,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Average checkpoints, and print the path of the result."""
     paths: list[Path] = args.inputs
-    if args.last is not None:
-        if len(paths) != 1 or args.last < 1:
-            raise ValueError("--last N requires one run or its checkpoints/, and N >= 1")
+    if args.last is not None or any(path.is_dir() for path in paths):
+        if len(paths) != 1 or (args.last or 0) < 1:
+            raise ValueError("give checkpoints, or one run or its checkpoints/ with --last N")
         paths = choose_model(paths[0], args.last).sources
     average_checkpoints(paths, args.out)
     for path in paths:

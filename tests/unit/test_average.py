@@ -67,7 +67,9 @@ def test_float16_is_summed_without_overflow_and_stays_float16(tmp_path: Path) ->
     assert torch.equal(weights, big)
 
 
-def test_the_last_checkpoints_are_sorted_by_updates_without_duplicates(tmp_path: Path) -> None:
+def test_the_last_checkpoints_are_sorted_by_updates_without_duplicates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for updates in (20, 100, 3):
         write(tmp_path, updates, w=torch.ones(1))
     save_checkpoint(state(110, {"w": torch.ones(1)}), tmp_path / "checkpoint2.pt")
@@ -79,6 +81,8 @@ def test_the_last_checkpoints_are_sorted_by_updates_without_duplicates(tmp_path:
     output = tmp_path / "mean.pt"
     assert cli.main(["average", str(tmp_path), "--last=3", f"--out={output}"]) == 0
     assert load_checkpoint(output)["averaged"] == names
+    assert cli.main(["average", str(tmp_path), f"--out={output}"]) == 2
+    assert "--last N" in capsys.readouterr().err
     with pytest.raises(ValueError, match="has 4 checkpoints of different updates, not 5"):
         last_checkpoints(tmp_path, 5)
 
