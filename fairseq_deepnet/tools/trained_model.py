@@ -274,7 +274,7 @@ def run(args: argparse.Namespace) -> int:
     paths: list[Path] = args.inputs
     if args.last is not None or any(path.is_dir() for path in paths):
         if len(paths) != 1 or (args.last or 0) < 1:
-            raise ValueError("give checkpoints, or one run or its checkpoints/ with --last N")
+            raise ValueError("give checkpoints, or one run or its checkpoints/ with --last N >= 1")
         paths = choose_model(paths[0], args.last).sources
     average_checkpoints(paths, args.out)
     for path in paths:
