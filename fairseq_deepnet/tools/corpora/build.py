@@ -142,7 +142,7 @@ def build(
     part = out.with_name(out.name + ".part")
     if not force or not (out / "corpus.json").is_file():  # `force` replaces a damaged record
         _read(out)
-    unfinished = _read(part, "recipe", "sources", "done")
+    unfinished = _read(part)  # without "done" if the last build only failed to rename the folder
     plan = {"recipe": recipe.options(), "sources": _digests(sources)}
     if not force and is_complete(out, recipe, plan["sources"]):
         remove(part)

@@ -161,7 +161,10 @@ def _own_rows(args: argparse.Namespace, recipe: Recipe) -> list[Row]:
 def run(args: argparse.Namespace) -> int:
     """Build a data folder, or only print its recipe."""
     folder, recipe = FOLDERS[args.recipe], read_recipe(args)
-    out = args.out or ROOT / "data" / folder.out.format(*recipe.languages.split())
+    name = folder.out.format(*recipe.languages.split())
+    if recipe.kind == "pairs" and recipe.languages != folder.recipe.languages:
+        name += f".{recipe.languages.replace(' ', '-')}"  # the configs need all languages
+    out = args.out or ROOT / "data" / name
     rows = [] if folder.rows else _own_rows(args, recipe)
     sources = _sources(args.raw, folder.choices) if args.raw else sources_of(rows)
     if args.dry_run:
