@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 
 from fairseq_deepnet import checkpoints
-from fairseq_deepnet.files import ROOT, say, shown
+from fairseq_deepnet.files import ROOT, put_in_place, say, shown
 from fairseq_deepnet.records import read_record, refuse_changed, sha256
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, BareFolder, DataFolder
@@ -194,7 +194,8 @@ def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
         )
     words = [word for name, value in folder.task_options().items() for word in (f"--{name}", value)]
     if folder.is_multilingual:
-        words += ["--task", MULTILINGUAL_TASK]
+        source, target = folder.directions("train")[0]  # fairseq needs any direction
+        words += ["--task", MULTILINGUAL_TASK, "--source-lang", source, "--target-lang", target]
         for name in _TOKEN_OPTIONS:
             if value := task.get(name.replace("-", "_")):
                 words.append(f"--{name}" if value is True else f"--{name}={value}")
@@ -247,10 +248,11 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
             for state in states:
                 total += state["model"][name]
             means[name] = (total / len(states)).to(last.dtype)
-    names = [path.name for path in paths]
     output.parent.mkdir(parents=True, exist_ok=True)
-    changes = {"model": means, "last_optimizer_state": None, "averaged": names}
-    checkpoints.save_checkpoint(states[-1] | changes, output)
+    changes = {"model": means, "last_optimizer_state": None, "averaged": [p.name for p in paths]}
+    part = output.with_name(f".{os.getpid()}.{output.name}")  # others may write the same average
+    checkpoints.save_checkpoint(states[-1] | changes, part)
+    put_in_place(part, output)
 
 
 def _facts_of_model(state: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -35,13 +36,6 @@ def write(folder: Path, updates: int, **tensors: torch.Tensor) -> Path:
     return path
 
 
-def test_the_average_is_the_mean_of_each_weight(tmp_path: Path) -> None:
-    values = [[1.0, 2.0], [2.0, 4.0], [6.0, 0.0]]
-    paths = [write(tmp_path, i, w=torch.tensor(v)) for i, v in enumerate(values)]
-    average_checkpoints(paths, tmp_path / "a.pt")
-    assert load_checkpoint(tmp_path / "a.pt")["model"]["w"].tolist() == [3.0, 2.0]
-
-
 @pytest.mark.parametrize(
     ("updates", "names"),
     [
@@ -56,6 +50,24 @@ def test_the_last_checkpoints_include_checkpoint_last_if_it_is_newer(
         write(tmp_path, interval, w=torch.ones(1))
     save_checkpoint(state(updates, {"w": torch.ones(1)}), tmp_path / "checkpoint_last.pt")
     assert [path.name for path in last_checkpoints(tmp_path, 2)] == names
+
+
+def test_two_processes_can_write_the_same_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values, save = [[1.0, 2.0], [2.0, 4.0], [6.0, 0.0]], torch.save
+    paths = [write(tmp_path, i, w=torch.tensor(v)) for i, v in enumerate(values)]
+
+    def save_while_another_process_does(*arguments: Any) -> None:
+        with monkeypatch.context() as other:
+            other.setattr(torch, "save", save)
+            other.setattr(os, "getpid", lambda: 0)
+            average_checkpoints(paths, tmp_path / "a.pt")
+        save(*arguments)
+
+    monkeypatch.setattr(torch, "save", save_while_another_process_does)
+    average_checkpoints(paths, tmp_path / "a.pt")
+    assert load_checkpoint(tmp_path / "a.pt")["model"]["w"].tolist() == [3.0, 2.0]
 
 
 def test_float16_is_summed_without_overflow_and_stays_float16(tmp_path: Path) -> None:
@@ -90,10 +102,7 @@ def test_the_last_checkpoints_are_sorted_by_updates_without_duplicates(
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        (
-            state(2, {"v": torch.ones(2)}),
-            r"b\.pt is a different model from .*: v is \(2,\), not None",
-        ),
+        (state(2, {"v": torch.ones(2)}), r"b\.pt is a different model .*: v is \(2,\), not None"),
         (state(2, {"w": torch.ones(3)}), r"w is \(3,\), not \(2,\)"),
         (state(2, {"w": torch.ones(2)}, encoder_layers=3), "encoder_layers is 3, not 2"),
         (state(2, {"w": torch.ones(2)}, arch="transformer"), "arch is 'transformer'"),

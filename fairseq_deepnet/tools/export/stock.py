@@ -136,8 +136,6 @@ def read_vocabularies(checkpoint: Path, folder: DataFolder, engine: str) -> Voca
         paths = [str(folder.path / f"dict.{language}.txt") for language in folder.languages]
         source, target = (Dictionary.load(path).symbols for path in paths)
         return Vocabularies(source, target, None)
-    first = folder.directions("train")[0]
-    words += ["--source-lang", first.source, "--target-lang", first.target]
     words += ["--path", str(checkpoint.resolve())]
     with fairseq_options.quiet():
         config = fairseq_options.parse_generation([str(folder.path.resolve()), *words])
