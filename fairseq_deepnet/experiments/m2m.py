@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     content = sets.definition(args.set)
     raw = raw_files(args.raw, content.get("download"))
     model = choose_model(args.target, args.average)
-    data = find_data(model, args.data)
+    data = find_data(model, args.data, args.spm)
     args.split, args.out = args.set, args.out or model.scores / args.set
     args.text = args.text or args.out / "text"
     args.tokenizer = args.tokenizer or content["tokenizer"]

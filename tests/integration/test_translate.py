@@ -165,7 +165,8 @@ def test_an_exported_folder_translates_without_torch_and_fairseq(
     """Both take seconds to import. -X importtime lists all imports."""
     expected = translate(exported, text, "--beam=2")
     assert "ctranslate2 float32" in expected.stderr
-    assert "is exported: --data" in translate(exported, text, "--data=x").stderr
+    for option in ("--data=x", "--spm=x"):
+        assert "is exported: --data, --spm" in translate(exported, text, option).stderr
     command = [sys.executable, "-X", "importtime", "-m", "fairseq_deepnet.cli", "translate"]
     process = subprocess.run(
         [*command, str(exported), str(text), "--beam=2"],

@@ -13,6 +13,7 @@ from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.evaluation import evaluate
 from fairseq_deepnet.tools.evaluation.directions import summarise
 from tests.support.evaluation_sets import flores101
+from tests.support.runs import make_checkpoint
 
 SCORE = {"bleu": 12.0, "chrf": 30.0, "lines": 3, "bleu_signature": "tok:flores101"}
 
@@ -73,3 +74,13 @@ def test_a_published_set_is_scored_and_tabulated(
     assert ["M2M-100, 48 layers (12B)", "13.6"] in rows
     scored = {"": 6, "de-en": 1}[only]
     assert ["this model", f"12.00 (over {scored} of 7,482 directions)"] in rows
+
+
+def test_a_folder_without_a_record_is_read_with_its_subword_model(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data" / "corpus.json").unlink()
+    make_checkpoint(run_folder / "checkpoints" / "checkpoint_best.pt", 20)  # names no languages
+    words = ["m2m", str(run_folder), "--spm=x", f"--raw={flores101(tmp_path)}"]
+    assert cli.main(words) == 2
+    assert "the model supports no two languages of flores101" in capsys.readouterr().err

@@ -85,11 +85,8 @@ class Translator(Engine):
         from fairseq_deepnet.tools.trained_model import task_arguments
 
         self.folder = folder
-        first = folder.directions("train")[0]
         words = [str(folder.path.resolve()), "--path", str(checkpoint.resolve())]
         words += task_arguments(checkpoint, folder)
-        if folder.is_multilingual:
-            words += ["--source-lang", first.source, "--target-lang", first.target]
         with quiet():
             self.config = parse_generation([*words, *arguments])
             self.task = tasks.setup_task(self.config.task)
@@ -149,9 +146,12 @@ class Translator(Engine):
                 tokens = torch.cat([tokens[: limit - 1], tokens[-1:]])
             sentences.append(tokens)
         with quiet():
+            lengths = list(map(len, sentences))
+            most = self.config.dataset.max_tokens
             iterator = self.task.get_batch_iterator(
-                dataset=self.task.build_dataset_for_inference(sentences, list(map(len, sentences))),
-                max_tokens=self.config.dataset.max_tokens,
+                dataset=self.task.build_dataset_for_inference(sentences, lengths),
+                # a longer line is a batch of its own; a language token may be added
+                max_tokens=most and max(most, max(lengths) + 1),
                 max_sentences=self.config.dataset.batch_size,
                 max_positions=self.max_positions,
                 disable_iterator_cache=True,

@@ -42,10 +42,9 @@ def open_engine(args: argparse.Namespace) -> tuple[engines.Engine, Direction, st
         raise ValueError(f"--nbest {nbest} must be from 1 to --beam {args.beam}")
     half = [f"--{name}" for name in ("bf16", "fp16") if getattr(args, name)]
     if (args.model / MODEL).is_file():
-        if args.data is not None or args.average or half:
-            raise ValueError(
-                f"{shown(args.model)} is exported: --data, --average, --bf16 and --fp16 need a run"
-            )
+        if args.data is not None or args.spm or args.average or half:
+            names = "--data, --spm, --average, --bf16 and --fp16"
+            raise ValueError(f"{shown(args.model)} is exported: {names} need a run")
         exported = engines.CTranslate2Model(
             *(args.model, args.beam, args.lenpen, batch, nbest, args.threads),
             at_once=args.window == 1,
