@@ -259,8 +259,7 @@ def _check_score(words: tuple[str, ...], task: str) -> None:
 
     extra = parse(evaluate, ["RUN", *words]).extra
     fairseq_options.parse_generation(["DATA", "--path", "MODEL", "--task", task, *extra])
-    for option in evaluate.SET_HERE.intersection(extra):
-        raise ValueError(f"{option} is set by deepnet evaluate")
+    evaluate.check_options(extra)
 
 
 def parse(module: Any, words: Sequence[str]) -> argparse.Namespace:

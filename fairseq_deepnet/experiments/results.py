@@ -204,7 +204,7 @@ def _of_score(score: Score | None, updates: int) -> dict[str, Any]:
         how += f" in {facts['directions']} directions"
         if (expected := facts.get("expected") or facts["directions"]) != facts["directions"]:
             how += f" of {expected}, INCOMPLETE"
-        how += " (BLEU: mean over the trained ones)"
+        how += " (BLEU: mean over the trained ones, if any)"
     how += f", {decoding(facts)}, {int(facts.get('updates') or updates):,} updates"
     signatures = {f"{name}_signature": text for name, text in score.signatures.items()}
     columns = score.values | signatures | {"bleu": score.headline, "scored": how}

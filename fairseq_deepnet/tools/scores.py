@@ -58,8 +58,8 @@ class Score:
 
     @property
     def headline(self) -> float:
-        """sacreBLEU's BLEU, or its mean over the trained directions."""
-        return self.values["average"] if "average" in self.values else self.values["bleu"]
+        """sacreBLEU's BLEU, or its mean over the trained directions, or else the zero-shot ones."""
+        return next(self.values[k] for k in ("average", "bleu", "zero-shot") if k in self.values)
 
 
 def score_name(words: Sequence[str], text: Path | None = None) -> str:

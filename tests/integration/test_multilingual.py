@@ -17,16 +17,18 @@ from tests.support.trained import make_multilingual_data, make_trained_run
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the run of a model for en-xx and en-yy, with xx-yy as zero-shot direction."""
+    """Return the run of a model for en-xx, xx-en and en-yy; other directions are zero-shot."""
     place = tmp_path_factory.mktemp("multilingual")
     make_multilingual_data(place)
     about = {"_name": MULTILINGUAL_TASK, "encoder_langtok": "tgt"}
+    about["lang_pairs"] = ["en-xx", "en-yy", "xx-en"]
     make_trained_run(place / "run", place / "data", about=about)
     return place / "run"
 
 
 def test_every_direction_is_scored_once(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["evaluate", str(run), "--gpus=0", "--processes=2", "--beam=2", "--", "--max-len-b=8"]
+    words = ["evaluate", str(run), "--gpus=0", "--processes=2", "--beam=2", "--batch=5"]
+    words += ["--", "--max-len-b=8"]
     assert cli.main(words) == 0
     first = capsys.readouterr()
     folder = run / "scores" / "test.checkpoint_best.beam2.lenpen1.max-len-b8"
@@ -35,9 +37,10 @@ def test_every_direction_is_scored_once(run: Path, capsys: pytest.CaptureFixture
     }
     assert sorted(records) == ["en-xx", "en-yy", "xx-en", "xx-yy", "yy-en", "yy-xx"]
     for name, record in records.items():
-        assert record["zero_shot"] == (name in ("xx-yy", "yy-xx"))
+        assert record["zero_shot"] == (name in ("xx-yy", "yy-en", "yy-xx"))
         assert record["lines"] == 32
         assert (folder / f"{name}.txt").read_text(encoding="utf-8").count("\n") == 32
+    assert "| all supervised |            3 |" in first.out
     assert (folder / "table.md").read_text(encoding="utf-8") == first.out
     (folder / "xx-yy.json").unlink()
     assert cli.main(words) == 0

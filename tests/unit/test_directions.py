@@ -73,6 +73,9 @@ def test_a_report_reads_the_averages_of_the_summary(folder: Path) -> None:
     assert (score.values, score.headline) == (expected, 27.0)
     assert score.signatures == {"bleu": SIGNATURE}
     assert (score.facts["directions"], score.facts["lines"]) == (9, 9000)
+    summarise(folder, records(*map(str, TRAINED)), TRAINED)  # only zero-shot directions
+    assert (score := read_score(folder.parent, folder.name))
+    assert (score.values, score.headline) == ({"zero-shot": 5.6667}, 5.6667)
 
 
 def test_an_incomplete_set_is_never_averaged_silently(folder: Path) -> None:

@@ -12,7 +12,7 @@ import sacrebleu.tokenizers.tokenizer_spm as sacrebleu_spm
 import sentencepiece
 
 from fairseq_deepnet.tools.evaluation import scoring
-from fairseq_deepnet.tools.evaluation.scoring import numbers, score
+from fairseq_deepnet.tools.evaluation.scoring import score
 
 needs_mecab = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("MeCab", "ipadic", "mecab_ko")),
@@ -35,10 +35,6 @@ def test_scores_and_signatures_are_sacrebleus() -> None:
     assert scores["bleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|")
     assert scores["chrf_signature"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|")
     assert scores["lines"] == 3
-
-
-def test_a_record_from_before_a_metric_was_added_is_printed() -> None:
-    assert numbers({"bleu": 27.3}) == "BLEU 27.30"
 
 
 def test_texts_of_different_lengths_and_empty_texts_are_refused() -> None:

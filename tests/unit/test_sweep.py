@@ -241,6 +241,7 @@ def test_the_plan_shows_every_option_and_starts_no_cell(
         ("score.BEAM=x", "command line: argument --beam: invalid int value: 'x'"),
         ("score.max-len-bb=9", "command line: unknown --max-len-bb 9; did you mean --max-len-b?"),
         ("score.max-tokens=9", "command line: --max-tokens is set by deepnet evaluate"),
+        ("score.seed=9", "command line: --seed has no effect in deepnet evaluate"),
         ("score.beam=4", "score: beam is not allowed; choose from AVERAGE, BATCH, BEAM"),
     ],
 )

@@ -47,6 +47,7 @@ class Job:
         record: JSON file to write; the translations are written beside it.
         folder: the model's data folder. For Moses data, the binarised source is translated.
         options: all settings that affect the score, except the texts.
+        zero_shot: the model was not trained on the direction.
     """
 
     direction: Direction
@@ -55,6 +56,7 @@ class Job:
     record: Path
     folder: DataFolder
     options: dict[str, Any]
+    zero_shot: bool = False
 
     @property
     def files(self) -> list[Path]:
@@ -140,7 +142,7 @@ def finish(job: Job, facts: dict[str, Any], lines: list[str], cut: int) -> dict[
         "direction": str(job.direction),
         "split": job.options["split"],
         "reference": shown(job.reference),
-        "zero_shot": job.direction not in folder.directions("train"),
+        "zero_shot": job.zero_shot,
         "cut": cut,
         "request": job.request(),
     }
@@ -257,7 +259,7 @@ def summarise(
     summary = {key: present[0].get(key) for key in shared} | {
         "x-en": bleu.get("X-En"),
         "en-x": bleu.get("En-X"),
-        "average": bleu.get("all supervised", bleu["all"]),
+        "average": bleu.get("all supervised"),
         "zero-shot": bleu.get("zero-shot"),
         "directions": len(present),
         "expected": len(records),

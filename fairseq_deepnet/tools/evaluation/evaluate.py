@@ -15,27 +15,26 @@ from typing import Final
 from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments, num_updates
 from fairseq_deepnet.files import say, shown
 from fairseq_deepnet.records import fingerprint, made_now, sha256
-from fairseq_deepnet.tools import devices, scores
+from fairseq_deepnet.tools import devices, scores, trained_model
 from fairseq_deepnet.tools.corpora.folder import SPM_HELP, BareFolder, DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import find_side
 from fairseq_deepnet.tools.evaluation import scoring
 from fairseq_deepnet.tools.evaluation.directions import Job, summarise, translate_all
 from fairseq_deepnet.tools.tables import listed
-from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model, find_data, is_own_data
+from fairseq_deepnet.tools.trained_model import TrainedModel
 from fairseq_deepnet.tools.translation.engines import Translator
 
 TOKENS: Final = 4000
 """Default maximum number of source tokens per batch."""
 TOKENS_TIMES_LAYERS: Final = 400_000
-"""Maximum product of the default batch size in source tokens and the number of decoder layers.
-
-The cached keys and values then take at most 33 GB in fp32 at width 1024 and beam 5.
-"""
-SET_HERE: Final = {
-    *("--beam", "--lenpen", "--path", "--gen-subset", "--max-tokens", "--post-process"),
-    "--remove-bpe",
+"""Maximum of default batch size times decoder layers: 33 GB of cache (fp32, width 1024, beam 5)."""
+_OWN: Final = ("beam", "lenpen", "path", "gen-subset", "max-tokens", "post-process", "remove-bpe")
+_UNUSED: Final = ("lm-path", "model-overrides", "prefix-size", "constraints", "replace-unk", "seed")
+REFUSED: Final = {
+    **{f"--{name}": "is set by deepnet evaluate; use an option before --" for name in _OWN},
+    **{f"--{name}": "has no effect in deepnet evaluate; use fairseq-generate" for name in _UNUSED},
 }
-"""Options of fairseq-generate that this command sets."""
+"""Reasons to refuse options of fairseq-generate."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,15 +77,13 @@ def score(args: argparse.Namespace) -> tuple[Path, str]:
     """
     if args.spm == "none":
         raise ValueError("--spm none: scores need text, not tokens; give the sentencepiece model")
-    for word in args.extra:
-        if word.partition("=")[0] in SET_HERE:
-            raise ValueError(f"{word} is set by deepnet evaluate; use an option before --")
-    model = choose_model(args.target, args.average)
-    data = find_data(model, args.data, args.spm)
+    check_options(args.extra)
+    model = trained_model.choose_model(args.target, args.average)
+    data = trained_model.find_data(model, args.data, args.spm)
     if data.is_monolingual:
         raise ValueError(f"{shown(data.path)} is monolingual; run deepnet perplexity")
     text = args.text
-    if text is None and args.data is not None and not is_own_data(model, data.path):
+    if text is None and args.data is not None and not trained_model.is_own_data(model, data.path):
         text = data.path
     words = [args.split, model.path.stem, f"beam{args.beam}", f"lenpen{args.lenpen:g}"]
     words += [scores.option_words(args.extra), f"tok-{args.tokenizer}" if args.tokenizer else ""]
@@ -105,6 +102,13 @@ def score(args: argparse.Namespace) -> tuple[Path, str]:
         bleu, signature = facts[scoring.TOKENISED], facts[f"{scoring.TOKENISED}_signature"]
         lines.append(f"tokenised BLEU {bleu:.2f}, on Moses tokens, not sacreBLEU  [{signature}]")
     return job.record, "\n".join(lines)
+
+
+def check_options(extra: Sequence[str]) -> None:
+    """Raise ValueError if options of fairseq-generate contain a refused one."""
+    for word in extra:
+        if reason := REFUSED.get(word.partition("=")[0]):
+            raise ValueError(f"{word} {reason}")
 
 
 def find_texts(
@@ -153,9 +157,11 @@ def create_jobs(
         "options": args.extra,
         "tokenizer": args.tokenizer,
     }
+    pairs = trained_model.task_options(model.sources[-1]).get("lang_pairs")
+    trained = pairs or list(map(str, data.directions("train")))
     return [
-        Job(direction, *sides, out / f"{name or direction}.json", data, request)
-        for direction, sides in find_texts(data, args.split, args.text).items()
+        Job(d, *sides, out / f"{name or d}.json", data, request, zero_shot=str(d) not in trained)
+        for d, sides in find_texts(data, args.split, args.text).items()
     ]
 
 
@@ -163,20 +169,22 @@ def score_directions(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, out: Path
 ) -> str:
     """Score the selected directions of a test set; return the table of all scores of the set."""
-    jobs = {str(job.direction): job for job in create_jobs(args, model, data, out)}
-    names = [name for name in args.directions.split(",") if name] or list(jobs)
-    if missing := [name for name in names if name not in jobs]:
-        texts = listed(list(jobs), 8)
-        raise ValueError(f"no {args.split} text for {', '.join(missing)}, only for {texts}")
-    translate(args, model, data, [jobs[name] for name in dict.fromkeys(names)])
-    records = {job.direction: job.read() for job in jobs.values()}
-    return summarise(out, records, data.directions("train"))
+    jobs = create_jobs(args, model, data, out)
+    translate(args, model, data, jobs)
+    records = {job.direction: job.read() for job in jobs}
+    return summarise(out, records, [job.direction for job in jobs if not job.zero_shot])
 
 
 def translate(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, jobs: Sequence[Job]
 ) -> None:
-    """Translate and score the directions that have no score yet."""
+    """Translate and score the selected directions that have no score yet."""
+    present = [str(job.direction) for job in jobs]
+    names = list(filter(None, args.directions.split(","))) or present
+    if missing := [name for name in names if name not in present]:
+        texts = f"{listed(missing)}, only for {listed(present, 8)}"
+        raise ValueError(f"no {args.split} text for {texts}")
+    jobs = [job for job in jobs if str(job.direction) in names]
     used = {file for job in jobs for file in job.files if file.is_relative_to(data.path)}
     data.refuse_changed(str(file.relative_to(data.path)) for file in sorted(used))
     todo = [job for job in jobs if not job.read()]

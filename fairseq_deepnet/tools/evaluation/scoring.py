@@ -123,8 +123,8 @@ def score_tokens(pieces: Sequence[str], references: Sequence[str]) -> dict[str, 
 
 
 def numbers(scores: Mapping[str, Any]) -> str:
-    """Format the metrics in a record, as in "BLEU 27.30  chrF 54.10"; old records may lack some."""
-    return "  ".join(f"{name} {scores[key]:.2f}" for key, name in METRICS.items() if key in scores)
+    """Format the metrics in a record, as in "BLEU 27.30  chrF 54.10"."""
+    return "  ".join(f"{name} {scores[key]:.2f}" for key, name in METRICS.items())
 
 
 def letters(line: str) -> int:
