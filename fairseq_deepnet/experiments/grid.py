@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from fairseq_deepnet.errors import Parser, did_you_mean
 from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.files import ROOT, shown
+from fairseq_deepnet.files import shown
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import CONFIG_FOLDER, Value
@@ -96,15 +96,15 @@ class Cell:
         return config
 
     def settings(self) -> dict[str, str]:
-        """Return all settings that affect the run's numbers, in a canonical spelling."""
+        """Return all settings that affect the run's results, in a canonical spelling."""
         config = self.resolve()
         settings = {
             key: paper.key(value)
             for key, value in in_stock_names(config.options).items()
             if key.replace("-", "_") not in HARMLESS
         }
-        if "data" in config.recipe:
-            settings["recipe.data"] = shown(ROOT / str(config.recipe["data"]))
+        if config.data is not None:
+            settings["recipe.data"] = shown(config.data)
         if "global-batch-tokens" in config.recipe:
             tokens = launch.parse_tokens(config.recipe["global-batch-tokens"])
             settings["recipe.global-batch-tokens"] = str(tokens)
@@ -141,6 +141,8 @@ def _panel(common: Panel, own: Panel) -> Panel:
         raise ValueError(
             "score: expected options of deepnet evaluate, {} for its defaults, or false"
         )
+    if not panel["factors"]:
+        raise ValueError("factors: at least one factor is needed")
     if unknown := panel["settings"].keys() - panel["factors"].keys():
         raise ValueError(f"settings: unknown factors: {', '.join(unknown)}")
     panel["settings"] = {
@@ -291,7 +293,10 @@ def expand(sweep: Sweep, seeds: Sequence[int] = (1,)) -> list[Cell]:
                 cell = _cell(name, panel, chosen, seed)
             except (KeyError, ValueError) as error:
                 raise ValueError(f"{sweep.name}: {name}: {error}") from error
-            same = by_settings.setdefault(repr((sorted(cell.settings().items()), cell.score)), cell)
+            config = cell.resolve()
+            words = (config.options | config.recipe | cell.train).items()  # with those of speed
+            settings = repr((sorted((k, paper.key(v)) for k, v in words), cell.score))
+            same = by_settings.setdefault(settings, cell)
             if same is not cell:
                 same.places += cell.places
             elif cells.setdefault(cell.name, cell) is not cell:
@@ -309,7 +314,7 @@ def _cell(panel_name: str, panel: Panel, chosen: dict[str, Value], seed: int) ->
     options = dict(panel["options"])
     for factor, key in keys.items():
         options |= panel["settings"].get(factor, {}).get(key, {})
-    options |= panel.get("forced", {})
+    options |= configs.tied(options, panel.get("forced", {}))
     for factor, value in chosen.items():
         options |= _options_of(panel, factor, value)
     if "seed" in options:

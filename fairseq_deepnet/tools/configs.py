@@ -23,7 +23,7 @@ import yaml
 
 from fairseq_deepnet import literals
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.files import RESOURCES, shown
+from fairseq_deepnet.files import RESOURCES, ROOT, shown
 from fairseq_deepnet.tools import fairseq_options
 
 Value = bool | int | float | str | None
@@ -52,6 +52,11 @@ class Config:
     options: dict[str, Value]  # fairseq-train's options, without dashes
     recipe: dict[str, Value]  # entries of RECIPE_KEYS
 
+    @property
+    def data(self) -> Path | None:
+        """The recipe's data folder, or None; a relative path in a recipe is relative to ROOT."""
+        return ROOT / str(self.recipe["data"]) if "data" in self.recipe else None
+
     def to_yaml(self) -> str:
         """Return the config as one flat YAML file."""
         content = {**self.options, **({"recipe": self.recipe} if self.recipe else {})}
@@ -68,7 +73,7 @@ def find_config(name: str, folder: Path = CONFIG_FOLDER) -> Path:
         if candidate.is_file():
             return candidate
     names = ", ".join(sorted(path.stem for path in folder.glob("*.yaml"))) or "none"
-    raise FileNotFoundError(f"there is no config {name!r}; configs/ contains {names}")
+    raise FileNotFoundError(f"there is no config {name!r}; {shown(folder)}/ contains {names}")
 
 
 def read_yaml(path: Path, what: str = "config", of: str = "option: value") -> dict[str, Any]:
@@ -100,17 +105,20 @@ def _plain(key: object, value: object, source: str) -> Value:
     )
 
 
+def tied(options: Mapping[str, Any], changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return changes of options, with total-num-update if it equals a max-update that changes."""
+    length, before = changes.get("max-update"), options.get("max-update")
+    follows = before is not None and options.get("total-num-update") == before
+    return {"total-num-update": length, **changes} if follows and length is not None else changes
+
+
 def override(config: Config, content: Mapping[str, Any], source: str) -> None:
     """Override a config's options and recipe with `content`, in which null removes an option.
 
     The key `recipe.KEY` sets one entry of the recipe, and `defaults` is ignored. `source` names the
     file or command line in error messages.
     """
-    length, before = content.get("max-update"), config.options.get("max-update")
-    tied = before is not None and config.options.get("total-num-update") == before
-    if tied and length is not None:
-        content = {"total-num-update": length, **content}
-    for key, value in content.items():
+    for key, value in tied(config.options, content).items():
         if key == "defaults":
             continue
         if str(key).startswith("recipe."):
@@ -120,7 +128,8 @@ def override(config: Config, content: Mapping[str, Any], source: str) -> None:
             for unknown in entries.keys() - set(RECIPE_KEYS):
                 keys = ", ".join(RECIPE_KEYS)
                 raise ValueError(f"{source}: recipe: unknown key {unknown!r}; choose from {keys}")
-            config.recipe |= {name: _plain(name, entry, source) for name, entry in value.items()}
+            recipe = config.recipe | {name: _plain(name, v, source) for name, v in value.items()}
+            config.recipe = {name: entry for name, entry in recipe.items() if entry is not None}
             continue
         literals.check_name(str(key), source)
         if value is None:

@@ -116,7 +116,7 @@ def find_data(model: TrainedModel, path: Path | None, spm: str | None = None) ->
     if path is not None:
         data = path
     elif model.run is not None:
-        data = ROOT / str(recorded_config(model.run).recipe.get("data", ""))
+        data = recorded_config(model.run).data or ROOT
     else:
         data = _data_of_checkpoint(model)
     if spm is not None:

@@ -49,13 +49,10 @@ def test_null_removes_an_option(tmp_path: Path) -> None:
 
 def test_recipes_are_merged_key_by_key(tmp_path: Path) -> None:
     write(tmp_path, "base", "recipe:\n  data: data/a\n  global-batch-tokens: 128 x 4096\n")
-    path = write(tmp_path, "top", "defaults: [base]\nrecipe:\n  data: data/b\n")
-    config = load_config(path, ["recipe.reference=table 5"])
-    assert config.recipe == {
-        "data": "data/b",
-        "global-batch-tokens": "128 x 4096",
-        "reference": "table 5",
-    }
+    path = write(tmp_path, "top", "defaults: [base]\nrecipe: {data: data/b, vocabulary: 9}\n")
+    config = load_config(path, ["recipe.reference=table 5", "recipe.vocabulary=null"])
+    tokens = {"global-batch-tokens": "128 x 4096"}
+    assert config.recipe == {"data": "data/b", **tokens, "reference": "table 5"}
 
 
 def test_arguments_are_flags_values_and_nothing_for_false() -> None:

@@ -132,12 +132,8 @@ def test_an_invalid_override_is_refused(small: Path, word: str, message: str) ->
 
 def test_each_seed_is_a_separate_run_and_seed_1_has_no_suffix(small: Path) -> None:
     seeded = by_name(str(small), "lr=1e-3", seeds=(1, 2))
-    assert list(seeded) == [
-        "deepnorm-1e-3",
-        "pre-ln-1e-3",
-        "deepnorm-1e-3.seed2",
-        "pre-ln-1e-3.seed2",
-    ]
+    names = ["deepnorm-1e-3", "pre-ln-1e-3"]
+    assert list(seeded) == [*names, *(f"{name}.seed2" for name in names)]
     assert [options(cell)["seed"] for cell in seeded.values()] == [1, 1, 2, 2]
     assert seeded["pre-ln-1e-3.seed2"].places[0]["seed"] == 2
 
@@ -156,6 +152,7 @@ def test_each_seed_is_a_separate_run_and_seed_1_has_no_suffix(small: Path) -> No
         ("config: multi30k", "[", "not a valid sweep"),
         ("# end", "score: true", "small.yaml: score: expected options of deepnet evaluate"),
         ("dropout: 0.3", "seed: 3", "small.yaml: main: seed: use SEEDS=1,2"),
+        ("# end", "factors: {}", "small.yaml: factors: at least one factor is needed"),
     ],
 )
 def test_an_invalid_definition_is_an_error_with_file_and_key(
@@ -222,6 +219,18 @@ def test_an_override_reaches_a_panel_that_sets_the_option_itself(word: str) -> N
     (cell,) = chosen("deepnorm_500l", "depth", word)
     assert options(cell)["freeze-norms"] == "none"
     assert options(*chosen("deepnorm_500l", "depth"))["freeze-norms"] == "both"
+
+
+@pytest.mark.parametrize("name", ["methods_6l", "depth"])
+def test_a_schedule_as_long_as_the_run_follows_max_update(name: str) -> None:
+    for cell in cells_of(name, "max-update=9"):
+        assert options(cell)["total-num-update"] == (2400 if "n_500l" in cell.name else 9)
+
+
+def test_cells_that_differ_only_in_speed_are_separate(small: Path) -> None:
+    text = small.read_text(encoding="utf-8").replace("set: lr", "set: num-workers")
+    small.write_text(text.replace("1e-3, 2e-3", "0, 1"), encoding="utf-8")
+    assert names_of(str(small), "scheme=pre-ln") == ["pre-ln-0", "pre-ln-1"]
 
 
 def test_an_option_that_a_factor_sets_is_refused() -> None:

@@ -20,7 +20,7 @@ from fairseq_deepnet import ended
 from fairseq_deepnet.checkpoints import LAST
 from fairseq_deepnet.divergence.watch import DEFAULT_FALLBACKS
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.files import PACKAGE, ROOT, say, shown
+from fairseq_deepnet.files import PACKAGE, say, shown
 from fairseq_deepnet.optim.schedule import misfits
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.corpora.folder import DataFolder
@@ -94,9 +94,9 @@ def settle(args: argparse.Namespace) -> PlannedRun:
     config = configs.load_config(args.config)
     configs.override(config, fairseq_options.read_options(args.extra), "command line")
     check_options(config)
-    if args.data is None and "data" not in config.recipe:
+    data = args.data or config.data
+    if data is None:
         raise ValueError(f"{args.config} names no recipe.data; set DATA=FOLDER")
-    data = args.data or ROOT / str(config.recipe["data"])
     try:
         configs.check_data(data, config)
     except FileNotFoundError as error:
