@@ -11,8 +11,8 @@
 #
 # Output: runs/SWEEP/CELL, an ordinary run folder for each cell, with result.json (outcome and score) and console.log.
 # runs/SWEEP gets results.csv (one line per run), report.md, report.csv (one line per table entry) and figures.
-# A cell with a result, including a crash or a divergence, is not run again. A stopped sweep resumes inside its
-# unfinished cells. The exit status is 1 if a cell crashed.
+# The same command resumes stopped and crashed cells. A cell that is complete or has diverged is not run again. The
+# exit status is 1 if a cell crashed.
 #
 # Variables (with defaults):
 #   CONFIG     config of all cells, a name in configs/ or a file (the sweep's)

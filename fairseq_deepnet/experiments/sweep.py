@@ -27,7 +27,7 @@ from fairseq_deepnet.experiments.grid import Cell
 from fairseq_deepnet.experiments.results import CELL, RESULT, Status, read_json
 from fairseq_deepnet.files import ROOT, say, shown, try_lock, write_json, write_text
 from fairseq_deepnet.tools import configs, tables
-from fairseq_deepnet.tools.devices import all_cores, choose_devices, visible_gpus
+from fairseq_deepnet.tools.devices import all_cores, choose_devices, threads_of, visible_gpus
 from fairseq_deepnet.tools.scores import read_score
 from fairseq_deepnet.tools.training import train as training
 
@@ -61,14 +61,14 @@ def run(args: argparse.Namespace) -> int:
     """Run the cells that have no result and print the tables; return 1 if a cell failed."""
     sweep = grid.load_sweep(args.sweep)
     cells = choose_cells(args, sweep)
-    folder = args.runs or ROOT / "runs" / sweep.name
+    folder = args.runs or ROOT / "runs" / Path(sweep.name).stem
     refuse_changes(folder, cells)
     plan = plan_text(f"{sweep.title}: {shown(folder)}", cells, folder)
     if args.dry_run:
         print(plan, end="")
         return 0
     for config in (cell.resolve() for cell in cells):
-        configs.check_data(ROOT / str(config.recipe.get("data", "")), config)
+        configs.check_data(config.data or ROOT, config)
     shares = divide(args.gpus, args.parallel, visible_gpus(), all_cores())
     from fairseq_deepnet.experiments import report  # fails before any training if pandas is missing
 
@@ -161,7 +161,7 @@ def divide(gpus: str, parallel: int, visible: list[str], cores: int) -> list[Sha
             f"--parallel {parallel}: choose from 1 to {count or 'the number of cores'}"
         )
     if not count:
-        cpus = str(max(1, cores // parallel))
+        cpus = str(threads_of(parallel, cores))
         on_cpu = Share(["--gpus", "0", "--threads", cpus], ["--gpus", "0", "--processes", cpus])
         return [on_cpu] * parallel
     number = count // parallel
@@ -190,7 +190,8 @@ def train(
         if not try_lock(lock):
             raise ValueError(f"another sweep is running in {shown(folder)}; wait, or set --runs")
         for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(name, signal.default_int_handler)  # may be ignored after `nohup`
+            if signal.getsignal(name) is not signal.SIG_IGN:  # nohup and & set this
+                signal.signal(name, signal.default_int_handler)
         waiting = []
         for number, cell in enumerate(cells):
             place = folder / cell.name
@@ -288,6 +289,7 @@ def run_cell(folder: Path) -> int:
     cell, score = read_json(folder / CELL), None
     words = [str(folder / "cell.yaml"), "--run", str(folder), *cell["train"]]
     status, stage = call(training, words), "training"
+    os.environ["OMP_NUM_THREADS"] = "1"  # set by training; each process scores with one thread
     if not status and cell["score"] is not None:
         stage, words = "scoring", [str(folder), *cell["score_share"], *cell["score"]]
         status, result = attempt(evaluate.score, evaluate, words)

@@ -18,6 +18,7 @@ from fairseq_deepnet.ended import PREEMPTED
 from fairseq_deepnet.experiments import sweep
 from fairseq_deepnet.experiments.grid import Cell, check, expand, load_sweep, override
 from fairseq_deepnet.experiments.results import Status, read_json
+from fairseq_deepnet.tools.devices import threads_of
 from tests.support.cells import write_config, write_log, write_score
 
 CHILD = """
@@ -90,9 +91,7 @@ def rig(definition: Path, child: Path) -> Rig:
     return Rig(definition)
 
 
-def test_complete_and_diverged_cells_are_not_run_again_and_a_crash_stops_no_other_cell(
-    rig: Rig,
-) -> None:
+def test_complete_and_diverged_cells_are_not_run_again_and_a_crash_stops_no_cell(rig: Rig) -> None:
     assert rig.run("flaky,good,nan", slots=2) == ["failed", "done", "diverged"]
     assert rig.calls("good") == [[["--gpus", "0"], ["--beam", "4"]]]
     record = read_json(rig.folder / "good" / "cell.json")
@@ -116,6 +115,15 @@ def test_a_relative_folder_of_text_is_relative_to_the_working_folder(
     monkeypatch.chdir(tmp_path)
     (cell,) = rig.cells("good", "score.TEXT=texts")
     assert cell.score == ["--beam", "4", "--text", str(tmp_path / "texts")]
+
+
+def test_a_sweep_under_nohup_ignores_the_end_of_its_terminal(rig: Rig) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        rig.run("good")
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_score_can_be_requested_later(rig: Rig) -> None:
@@ -175,13 +183,8 @@ def test_a_stopped_sweep_leaves_no_process_and_resumes(rig: Rig, number: int) ->
         "sweep.PROCESS = (sys.executable, sys.argv[2])\n"
         "Rig(Path(sys.argv[1])).run('slow')\n"
     )
-    words = [
-        sys.executable,
-        "-c",
-        code,
-        str(rig.definition),
-        str(rig.definition.parent / "child.py"),
-    ]
+    files = str(rig.definition), str(rig.definition.parent / "child.py")
+    words = [sys.executable, "-c", code, *files]
     environment = os.environ | {"PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
     running = wait_for(rig.folder / "slow" / "began")
@@ -198,7 +201,7 @@ def test_a_stopped_sweep_leaves_no_process_and_resumes(rig: Rig, number: int) ->
 @pytest.mark.parametrize(
     ("gpus", "parallel", "visible", "expected"),
     [
-        ("all", 2, [], [["--gpus", "0", "--threads", "4"]] * 2),
+        ("all", 2, [], [["--gpus", "0", "--threads", str(threads_of(2, 8))]] * 2),
         ("all", 2, ["3", "5"], [["--gpus", "1"], ["--gpus", "1"]]),
         ("2", 1, ["0", "1", "2"], [["--gpus", "2"]]),
     ],
@@ -219,9 +222,10 @@ def test_parallel_cells_share_the_machine(
 def test_the_plan_shows_every_option_and_starts_no_cell(
     rig: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["sweep", str(rig.definition), "--runs", str(rig.folder), "--gpus", "0", "--dry-run"]
+    words = ["sweep", str(rig.definition), "--gpus", "0", "--dry-run"]
     assert cli.main([*words, "max-update=40"]) == 0
     text = capsys.readouterr().out
+    assert "runs/own\n" in text
     (line,) = [line for line in text.splitlines() if line.startswith("good ")]
     assert "to do" in line
     assert "source-lang good" in line
@@ -321,7 +325,9 @@ def test_a_cell_is_trained_and_scored_with_the_arguments_in_its_record(
 ) -> None:
     run = prepared(tmp_path / "run", ["--beam", "5", "--", "--max-len-b", "9"])
     calls = trained(monkeypatch, run, {10: 4.5})
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")  # as training sets it
     assert sweep.run_cell(run) == 0
+    assert os.environ["OMP_NUM_THREADS"] == "1"
     assert calls[0] == [str(run / "cell.yaml"), "--run", str(run), "--gpus", "0"]
     assert calls[1] == [str(run), "--beam", "5", "--", "--max-len-b", "9"]
     result = read_json(run / "result.json")
