@@ -62,7 +62,6 @@ _AXES: Final = {
 _LOGARITHMIC: Final = ("fig4d", "fig5")
 Point = tuple[Key, float, float]
 """Key of the line, x, and value of one run."""
-_SIZE: Final = (6.2, 4.2)
 
 
 @dataclass
@@ -106,7 +105,8 @@ def make(figure: str, runs: Sequence[Run], updates: range) -> list[Plot]:
         if not points:
             sweep = "fig4" if figure == "fig3a" else figure
             raise ValueError(
-                f"{name}: none of these runs has recorded it; run `deepnet sweep {sweep}`"
+                f"{name}: none of these runs has recorded it; run `deepnet sweep {sweep}`, or set"
+                " --updates"
             )
         rows, present = paper.table(name).rows, dict.fromkeys(key for key, _, _ in points)
         order = sorted(present, key=lambda key: list(rows).index(key) if key in rows else len(rows))
@@ -178,9 +178,6 @@ def mean(values: Iterable[Any]) -> float | None:
     return sum(numbers) / len(numbers) if numbers else None
 
 
-# The command, the table and the image.
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet analysis`."""
     parser.add_argument("figure", choices=UPDATES, help="figure of the paper, or part of one")
@@ -242,8 +239,7 @@ def draw(plots: Sequence[Plot], setting: str) -> Any:
     """Draw all plots, two per row."""
     columns = min(2, len(plots))
     rows = math.ceil(len(plots) / columns)
-    width, height = _SIZE
-    figure = new_figure((max(7.5, width * columns), height * rows + 0.9))
+    figure = new_figure((max(7.5, 6.2 * columns), 4.2 * rows + 0.9))
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes, plot in zip(grid.flat, plots, strict=False):
         _draw_plot(axes, plot)

@@ -130,6 +130,8 @@ def run(args: argparse.Namespace) -> int:
     # read settings as text, which keeps their spelling
     form: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_values": [""]}
     frames = [pd.read_csv(path, **form) for path in args.folders if path.is_file()]
+    if not all("panels" in frame for frame in frames):
+        raise ValueError("of the files in a sweep's folder, only results.csv can be read")
     runs = results.read_runs(path for path in args.folders if not path.is_file())
     members = make(pd.concat([*frames, results.table_of(runs)] if runs else frames))
     print("\n".join(table.markdown() for table in members), end="")

@@ -28,7 +28,7 @@ from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import Config
 from fairseq_deepnet.tools.corpora.binarise import unigram_nll
 from fairseq_deepnet.tools.evaluation.scoring import TOKENISED
-from fairseq_deepnet.tools.plotting.runs import LOG, read_metrics
+from fairseq_deepnet.tools.plotting.runs import LOG, Points, read_metrics
 from fairseq_deepnet.tools.scores import Score, decoding, read_score, read_scores
 from fairseq_deepnet.tools.training import launch
 
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 _TROUBLE: Final = (Kind.NOT_FINITE, Kind.LOSS_SPIKE, Kind.STALLED, Kind.LOSS_SCALE)
 """Events of the divergence watch that count as divergence; vanished gradients do not."""
-Points = Sequence[tuple[int, float]]
-"""Pairs of update and value, in the order of updates."""
 CELL: Final = "cell.json"
 RESULT: Final = "result.json"
 FILE: Final = "results.csv"
@@ -59,7 +57,11 @@ class Status(StrEnum):
 
 def read_json(file: Path) -> dict[str, Any]:
     """Read a cell's record, or {} if the file does not exist; raise ValueError if it is damaged."""
-    return read_record(file, remedy="remove it to run the cell again") if file.is_file() else {}
+    remedy = "remove it to run the cell again"
+    record = read_record(file, remedy=remedy) if file.is_file() else {}
+    if record and file.name == RESULT and record.get("status") not in list(Status):
+        raise ValueError(f"{shown(file)} has the unknown status {record.get('status')!r}; {remedy}")
+    return record
 
 
 @dataclass
@@ -144,6 +146,7 @@ class Run:
         """Return the run's line of results.csv: column -> value, or None if there is no value."""
         options, places = self.config.options, self.cell.get("places", [])
         settings = {name: options.get(name) for name in OPTIONS}
+        factors = {key: value for place in places for key, value in place["values"].items()}
         sides = [options.get(f"{side}-layers", "?") for side in ("encoder", "decoder")]
         # width, FFN width and heads, unless only the arch defines them
         names = ("embed-dim", "ffn-embed-dim", "attention-heads")
@@ -166,7 +169,7 @@ class Run:
             "panels": " ".join(f"{place['panel']}:{','.join(place['values'])}" for place in places),
             "run": self.folder.resolve().name,
             **{n: None if value is None else paper.key(value) for n, value in settings.items()},
-            **{key: value for place in places for key, value in place["values"].items()},
+            **factors,
             "layers": "-".join(f"{depth}L" for depth in sides),
             "scheme_or_arch": options.get("residual-scheme", options.get("arch")),
             "shape": None if None in shape else "/".join(map(str, shape)),
@@ -184,6 +187,7 @@ class Run:
             "valid_losses": " ".join(f"{update}:{loss:.6g}" for update, loss in self.valid_loss),
             **_of_score(self.score, self.updates),
             "other_scores": " ".join(others) or None,
+            **factors,  # again, as a factor may have the name of a column
         }
 
 
@@ -244,8 +248,9 @@ def read_run(folder: Path) -> Run:
 
 
 def read_runs(folders: Iterable[Path]) -> list[Run]:
-    """Read all runs in some folders; see `find_runs`."""
-    return [read_run(run) for folder in folders for run in find_runs(folder)]
+    """Read each run in some folders once; see `find_runs`."""
+    found = dict.fromkeys(run.resolve() for folder in folders for run in find_runs(folder))
+    return [read_run(run) for run in found]
 
 
 def unigram_level(config: Config) -> float | None:
@@ -253,7 +258,7 @@ def unigram_level(config: Config) -> float | None:
 
     Return None if the data are missing or have several directions.
     """
-    data = ROOT / str(config.recipe.get("data", ""))
+    data = config.data or ROOT
     manifest = data / "corpus.json"
     facts = json.loads(manifest.read_bytes()) if manifest.is_file() else {}
     target = config.options.get("target-lang") or facts.get("target")

@@ -83,14 +83,11 @@ class MeanOfSeeds:
 
 
 def compare(folders: Sequence[Path], score: str | None = None) -> tuple[pd.DataFrame, list[str]]:
-    """Compare each system with the first, using the seeds that all systems share.
+    """Compare each system with the first, on seeds that all share; return a table and its notes.
 
     Args:
         folders: run folders, or folders that contain run folders.
         score: name of the score in each run; by default, the score of a sweep's cell, or DEFAULT.
-
-    Returns:
-        A table with a row per system, and notes on it.
 
     Raises:
         ValueError: if fewer than two systems are scored, or the scores are not comparable.

@@ -65,8 +65,8 @@ class Table:
         return str(self.entries["table"].iloc[0])
 
     def by_depth(self) -> dict[Key, pd.DataFrame]:
-        """Return the entries of each line, such as a scheme, by depth; {} if no axis is depth."""
-        if "depth" not in (self.row, self.column):
+        """Return the entries of each line by depth; {} if no axis is depth or units differ."""
+        if "depth" not in (self.row, self.column) or self.column == "measure":
             return {}
         depth, line = ("row", "column") if self.row == "depth" else ("column", "row")
         numbered = self.entries[self.entries[depth].map(paper.is_number)].astype({depth: float})
@@ -79,9 +79,6 @@ class Table:
         return (
             "\n\n".join([f"### {self.title}", text, "\n".join(f"- {n}" for n in self.notes)]) + "\n"
         )
-
-
-# Tables from rows of results.csv.
 
 
 def finite_values(runs: pd.DataFrame, measure: str) -> pd.Series:

@@ -209,9 +209,7 @@ def test_panels_with_the_same_factors_are_one_table_and_a_shared_run_counts_once
     assert [row["seeds"] for row in rows_of(tmp_path)] == ["1", "1", "1"]
 
 
-def test_further_factors_split_tables_and_do_not_count_as_seeds(
-    tmp_path: Path,
-) -> None:
+def test_further_factors_split_tables_and_do_not_count_as_seeds(tmp_path: Path) -> None:
     for eps, nll in (("1e-8", 7.5), ("1e-4", 6.5)):
         values = {"depth": "6", "lr": "1e-3", "scheme": "deepnorm", "eps": eps}
         cell(tmp_path, "deepnorm", 6, nll, values=values, name=f"a{eps}")
@@ -232,6 +230,15 @@ def test_a_single_factor_has_a_column_for_each_measure(tmp_path: Path) -> None:
     assert line_of("deepnorm", text)[1:] == ["29.25", "8.50", "7.00", "7.50", "0.25"]
 
 
+@pytest.mark.parametrize("factor", ["depth", "shape", "updates"])
+def test_a_factor_may_have_the_name_of_a_column(tmp_path: Path, factor: str) -> None:
+    cell(tmp_path, "deepnorm", 6, 7.0, values={factor: "7"})
+    (table,) = make(results.table_of(results.read_runs([tmp_path, *tmp_path.iterdir()])))
+    assert set(table.entries["row"]) == {"7"}
+    assert set(table.entries["runs"]) == {"deepnorm_6l.seed1"}  # once
+    assert not table.by_depth()  # measures have different units
+
+
 def write_trial(
     folder: Path, depth: int, lr: str, losses: list[float], bleu: float, **more: Any
 ) -> None:
@@ -248,9 +255,7 @@ def test_the_best_options_by_last_validation_loss_are_shown(tmp_path: Path) -> N
     write_trial(tmp_path, 6, "2e-3", [3.6], 30.0)
     write_trial(tmp_path, 6, "4e-3", [3.7], 31.0)  # a better test score does not count
     write_trial(tmp_path, 18, "1e-3", [3.9], 27.0)
-    write_trial(
-        tmp_path, 18, "2e-3", [3.0, 4.2], 29.0
-    )  # a lower loss before the end does not count
+    write_trial(tmp_path, 18, "2e-3", [3.0, 4.2], 29.0)  # an earlier, lower loss does not count
     write_trial(tmp_path, 18, "4e-3", [3.5], 1.0, status="diverged")
     write_trial(tmp_path, 50, "1e-3", [4.1], 25.0)
     write_trial(tmp_path, 50, "1e-3", [4.0], 24.0, panel="norms", freeze_norms="both")
@@ -358,10 +363,14 @@ def test_bad_input_is_one_line(
     plain = tmp_path / "plain"
     write_config(plain)
     (table1 / "deepnorm_6l" / "result.json").write_text('{"status', encoding="utf-8")
+    (table1 / "post-ln_18l" / "result.json").write_text('{"status": "fine"}', encoding="utf-8")
+    (tmp_path / "report.csv").write_text("table,row\n", encoding="utf-8")
     for folder, message in (
         (table1 / "none", "is not a run folder and contains none"),
         (plain, "none of these runs is a cell of a sweep"),
         (table1, "deepnorm_6l/result.json is damaged: it is not JSON"),
+        (table1 / "post-ln_18l", "result.json has the unknown status 'fine'; remove it to run"),
+        (tmp_path / "report.csv", "in a sweep's folder, only results.csv can be read"),
     ):
         assert cli.main(["report", str(folder)]) == 2
         (line,) = capsys.readouterr().err.splitlines()

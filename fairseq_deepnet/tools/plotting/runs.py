@@ -40,7 +40,7 @@ _LOOKS: Final = {"valid": "dots", "encoder": "dashed"}
 """`Key.side` -> style of the line; lines of other sides are solid."""
 _COVERED: Final = (1.0, 99.0)
 """Percentiles that limit a colour scale, so that outliers do not hide other values."""
-Points = list[tuple[int, float]]
+Points = Sequence[tuple[int, float]]
 """Pairs of update and value, in the order of updates."""
 
 
