@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_deepnet.experiments import results
+from fairseq_deepnet.files import whole
 from fairseq_deepnet.tools.plotting.runs import Run, read_runs
 
 DOCS = Path(__file__).resolve().parent
@@ -66,7 +67,7 @@ def add(file: Path, rows: Sequence[dict[str, Any]]) -> None:
         reader = csv.DictReader(lines)
         columns = list(reader.fieldnames or ())
         rows = [*(row for row in reader if row["run"] not in names), *rows]
-    with file.open("w", encoding="utf-8", newline="") as lines:
+    with whole(file) as part, part.open("w", encoding="utf-8", newline="") as lines:
         writer = csv.DictWriter(lines, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

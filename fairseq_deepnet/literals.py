@@ -21,7 +21,6 @@ MAX_LENGTH: Final = 1_000_000
 MAX_ITEMS: Final = 100_000
 """Maximum number of constants and containers in a literal; "[(512, 3)] * 20" has 61."""
 
-
 EVALUATED: Final = {
     # speech models and convolutional models
     *("encoder_layers", "decoder_layers", "conv_feature_layers", "conv_aggregator_layers"),

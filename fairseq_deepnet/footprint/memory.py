@@ -33,7 +33,6 @@ HOST_OBJECTS: Final = 8 * 2**10
 5 to 8 KiB were measured at 50L-50L to 200L-200L with width 8.
 """
 
-
 MEANINGS: Final = {
     "weights": "weights and position tables",
     "masters": "fp32 copies of half-precision weights and gradients",

@@ -6,6 +6,7 @@ import runpy
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from fairseq_deepnet.tools.plotting.runs import Key, Run, Series
 
@@ -30,4 +31,8 @@ def test_a_run_s_new_rows_replace_its_old_ones(tmp_path: Path) -> None:
     file = tmp_path / "curves.csv"
     file.write_text("run,update,value\na,1,2\nb,1,3\n", encoding="utf-8")
     ADD_RUNS["add"](file, [{"run": "a", "update": 4, "value": 5, "part": "layer"}])
-    assert file.read_text(encoding="utf-8") == "run,update,value\nb,1,3\na,4,5\n"
+    text = file.read_text(encoding="utf-8")
+    assert text == "run,update,value\nb,1,3\na,4,5\n"
+    with pytest.raises(UnicodeEncodeError):
+        ADD_RUNS["add"](file, [{"run": "c", "value": "\ud800"}])
+    assert file.read_text(encoding="utf-8") == text

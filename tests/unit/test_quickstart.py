@@ -44,10 +44,7 @@ def test_the_command_writes_a_summary_and_curves(
         ["DeepNorm", "91.0", "50.0", "3.50", "3.50", "1,000"],
         ["Post-LN", "0.4", "50.0", "3.50", "3.50", "1,000"],
     ]
-    for part in (
-        "source     x",
-        "Post-LN    He eats.",
-    ):
+    for part in ("source     x", "Post-LN    He eats."):
         assert part in page
     assert (scored / "out" / "summary.txt").read_text(encoding="utf-8") == page
     assert (scored / "out" / "curves.png").read_bytes().startswith(b"\x89PNG")

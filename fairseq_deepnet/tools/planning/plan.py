@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from tabulate import tabulate
 
-from fairseq_deepnet.files import ROOT
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.devices import DEVICE_GIB, machine_gib
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 ARCH_DEFAULTS: Final = ("max-tokens=4096", "share-all-embeddings=true")
 """Options that --arch adds to configs/base.yaml."""
 HALF: Final = ("fp16", "bf16", "memory-efficient-fp16", "memory-efficient-bf16")
-GIB: Final = 2**30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,10 +44,11 @@ def run(args: argparse.Namespace) -> int:
     from fairseq_deepnet.tools.planning.estimates import advise, estimate, vocabulary_of
 
     configs.check_options(config)
-    if args.data is not None and not args.data.is_dir():
-        raise FileNotFoundError(f"no data folder {args.data}")
-    default = config.recipe.get("data")
-    data = args.data or (None if default is None else ROOT / str(default))
+    if args.data is not None and not (args.vocabulary or (args.data / "corpus.json").is_file()):
+        raise FileNotFoundError(
+            f"{args.data} has no corpus.json; give its dictionaries' sizes with --vocabulary N,M"
+        )
+    data = args.data or config.data
     sizes = vocabulary_of(config, data, args.vocabulary)
     memory = args.memory
     if memory is None:
@@ -83,7 +82,7 @@ def read_config(args: argparse.Namespace) -> tuple[configs.Config, list[str]]:
 def as_text(plan: Plan, steps: list[Step], assumptions: list[str]) -> str:
     """Return the report: requirements, options that make the run fit, and assumptions."""
     from fairseq_deepnet.footprint import CRITERIONS
-    from fairseq_deepnet.footprint.memory import MEANINGS
+    from fairseq_deepnet.footprint.memory import GIB, MEANINGS
 
     training, rows = plan.training, []
     passes = training.update_freq * training.devices
