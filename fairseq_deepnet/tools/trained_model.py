@@ -19,7 +19,7 @@ import torch
 
 from fairseq_deepnet import checkpoints
 from fairseq_deepnet.files import ROOT, put_in_place, say, shown
-from fairseq_deepnet.records import read_record, refuse_changed, sha256
+from fairseq_deepnet.records import fingerprint, read_record, refuse_changed, sha256
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, BareFolder, DataFolder
 from fairseq_deepnet.tools.export import RECORD as EXPORT
@@ -62,6 +62,11 @@ class TrainedModel:
     def scores(self) -> Path:
         """Folder of the model's scores."""
         return (self.run or self.path.resolve().parent) / "scores"
+
+    def refuse_replaced(self, fingerprints: Sequence[Any]) -> None:
+        """Raise ValueError if training has replaced a single checkpoint since its fingerprint."""
+        if not self.averaged and [fingerprint(self.path)] != fingerprints:
+            raise ValueError(f"{shown(self.path)} was replaced before it was read; run this again")
 
     def make(self) -> Path:
         """Return the path of the checkpoint, which is computed first if it is an average.

@@ -15,6 +15,7 @@ from fairseq_deepnet import cli
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.evaluation import evaluate as module
 from fairseq_deepnet.tools.evaluation.directions import Job, finish, translate_all
 from fairseq_deepnet.tools.evaluation.evaluate import find_texts
 from fairseq_deepnet.tools.evaluation.scoring import score
@@ -80,6 +81,20 @@ def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
     third = evaluate(run_folder, "--max-len-b", "30")
     assert "(update 30)" in third.stdout
     assert len(engine.inputs) == 8
+
+
+def test_a_checkpoint_that_training_replaces_before_it_is_read_is_refused(
+    evaluate: Evaluate, engine: Engine, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replace_and_load(jobs: Any, facts: Any, load: Callable[..., Engine], *sizes: int) -> None:
+        make_checkpoint(run_folder / "checkpoints" / "checkpoint_best.pt", 30)
+        load(cpu=True)
+
+    monkeypatch.setattr(module, "translate_all", replace_and_load)
+    monkeypatch.setattr(module, "Translator", lambda *words: engine)
+    result = evaluate(run_folder)
+    assert result.returncode == 2
+    assert "checkpoint_best.pt was replaced before it was read" in result.stderr
 
 
 def test_other_settings_have_other_scores_and_a_copied_run_keeps_its_scores(

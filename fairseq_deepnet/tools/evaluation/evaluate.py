@@ -10,7 +10,7 @@ import functools
 from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments, num_updates
 from fairseq_deepnet.files import say, shown
@@ -214,7 +214,24 @@ def translate(
     batch = args.batch or min(TOKENS, TOKENS_TIMES_LAYERS // layers)
     words = ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}", "--max-tokens", str(batch)]
     folder = BareFolder.of_tokens(data) if data.is_moses else data
-    load = functools.partial(Translator, model.path, folder, [*words, *args.extra])
+    checkpoints = jobs[0].options["checkpoints"]
+    load = functools.partial(load_model, model, checkpoints, folder, [*words, *args.extra])
     threads = devices.threads_of(processes, devices.all_cores())
     translate_all(todo, facts, load, threads, processes, gpus)
     say(f"scores and hypotheses: {shown(out)}")
+
+
+def load_model(
+    model: TrainedModel,
+    checkpoints: Sequence[Any],
+    folder: DataFolder,
+    arguments: Sequence[str],
+    cpu: bool,
+) -> Translator:
+    """Load a model; raise ValueError if its checkpoint no longer has the expected fingerprint.
+
+    During training, a newer checkpoint can replace the file before it is read.
+    """
+    translator = Translator(model.path, folder, arguments, cpu)
+    model.refuse_replaced(checkpoints)
+    return translator

@@ -61,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
     facts = record_of(record, request, "remove it to measure again")
     if facts is None:
         facts = measure(args, model, data, task) | {"request": request}
+        model.refuse_replaced(request["checkpoints"])
         record.parent.mkdir(parents=True, exist_ok=True)
         write_record(record, facts)
     say(f"recorded: {shown(record)}")
