@@ -123,6 +123,7 @@ def load_sweep(name: str) -> Sweep:
     parts = content.pop("panels", None) or {"main": {}}
     try:
         panels = {str(part): _panel(content, own or {}) for part, own in parts.items()}
+        _refuse_unused_settings(list(panels.values()))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
     is_published = path.resolve().parent == FOLDER.resolve()
@@ -151,6 +152,17 @@ def _panel(common: Panel, own: Panel) -> Panel:
     }
     panel["factors"] = {name: _factor(name, f) for name, f in panel["factors"].items()}
     return panel
+
+
+def _refuse_unused_settings(panels: Sequence[Panel]) -> None:
+    """Raise ValueError if settings name a value that no panel has, such as a misspelt scheme."""
+    for factor in {name for panel in panels for name in panel["settings"]}:
+        having = [panel for panel in panels if factor in panel["factors"]]
+        values = {paper.key(v) for panel in having for v in panel["factors"][factor]["values"]}
+        for panel in having:
+            unused = panel["settings"].get(factor, {}).keys() - values
+            if unused and panel["factors"][factor]["set"]:
+                raise ValueError(f"settings: {factor}: no value is {', '.join(sorted(unused))}")
 
 
 def _factor(name: str, content: dict[str, Any]) -> dict[str, Any]:
