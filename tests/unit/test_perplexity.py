@@ -87,3 +87,12 @@ def test_an_error_is_one_line_and_leaves_no_score(
     assert status == 2
     assert message in errors.splitlines()[-1]
     assert not (run / "scores").exists()
+
+
+def test_a_measurement_with_other_options_has_a_record_of_its_own(
+    fake_bin: FakeBin, perplexity: Command, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, "language_modeling")
+    fake_bin.add("fairseq-eval-lm", stdout=SHORT.replace("29", "30"))
+    assert [perplexity(run, *words)[0] for words in ([], ["--", "--context-window=8"])] == [0, 0]
+    assert len(list((run / "scores").glob("*.json"))) == 2

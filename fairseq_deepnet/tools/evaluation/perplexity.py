@@ -20,7 +20,7 @@ from fairseq_deepnet.records import fingerprint, made_now, record_of, sha256, wr
 from fairseq_deepnet.tools import trained_model
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, DataFolder
 from fairseq_deepnet.tools.corpora.text import count_words, read_lines
-from fairseq_deepnet.tools.scores import score_name
+from fairseq_deepnet.tools.scores import option_words, score_name
 from fairseq_deepnet.tools.trained_model import TrainedModel
 
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     if not data.is_monolingual or not binarised.is_file():
         raise ValueError(f"{shown(data.path)} has no monolingual {args.split} text")
     other = None if trained_model.is_own_data(model, data.path) else data.path
-    words = [args.split, model.path.stem, "perplexity"]
+    words = [args.split, model.path.stem, "perplexity", option_words(args.extra)]
     record = model.scores / f"{score_name(words, other)}.json"
     request = {
         "checkpoints": [fingerprint(path) for path in model.sources],
