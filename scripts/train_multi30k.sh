@@ -7,11 +7,11 @@
 # Output: a run folder, see scripts/train.sh; score it with scripts/eval_bleu.sh.
 #
 # Variables (with defaults):
-#   DEPTH      layers of the encoder and of the decoder (18)
-#   SRC, TGT   two of de, en, fr, cs (de, en)
-#   DATA       data folder (data/multi30k.SRC-TGT)
-#   RAW        raw text, see scripts/preprocess_multi30k.sh (none: download)
-#   RUN        run folder (runs/multi30k, plus language pair, DEPTH, SCHEME and SEED if they differ)
+#   DEPTH    layers of the encoder and of the decoder (18)
+#   SRC, TGT two of de, en, fr, cs (de, en)
+#   DATA     data folder (data/multi30k.SRC-TGT)
+#   RAW      raw text, see scripts/preprocess_multi30k.sh (none: download)
+#   RUN      run folder (runs/multi30k, plus language pair, DEPTH, SCHEME and SEED if they differ)
 # @lib/help/recipe.txt
 #
 # Examples: RAW=my/multi30k DEPTH=6 SCHEME=post-ln bash scripts/train_multi30k.sh
