@@ -217,9 +217,9 @@ def test_an_epoch_contains_every_training_pair_once_per_direction(tmp_path: Path
     record = {"languages": LANGUAGES, "directions": directions, "lines": lines}
     folder = DataFolder(tmp_path, record)
     assert folder.task_options()["virtual-data-size"] == "200"
-    assert folder.task_options("cs-en")["virtual-data-size"] == "70"
+    assert folder.task_options({"lang-pairs": "cs-en"})["virtual-data-size"] == "70"
     with pytest.raises(ValueError, match="no training text for en-fr"):
-        folder.task_options("en-fr,cs-en")
+        folder.task_options({"lang-pairs": "en-fr,cs-en"})
 
 
 def test_translations_of_parts_are_in_the_order_of_the_lines(

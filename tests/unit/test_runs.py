@@ -286,6 +286,9 @@ def test_a_run_from_another_checkpoint_resumes_with_the_same_command(record: Rec
         ([], {"nodes": "2"}, "NODES=2: run this on every node with NODE_RANK=0 to 1"),
         ([], {"precision": "fp16"}, "PRECISION=fp16 needs a GPU"),
         ([], {"data": "/nowhere"}, "no training data in /nowhere: correct DATA (--data) or run"),
+        (["--source-lang=fr"], {}, "(languages de, en) is not for --task translation, --source-"),
+        ([], {"config": "multi30k_lm"}, "is not for --task language_modeling: choose"),
+        ([], {"config": "multi30k_multilingual"}, "is not for --task translation_multi"),
         ([], {"config": "multi40k"}, "configs/ contains"),
     ],
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,10 +22,12 @@ MULTILINGUAL_TASK = "translation_multi_simple_epoch"
 
 MONOLINGUAL_TASKS = ("language_modeling", "masked_lm")
 """fairseq's tasks for monolingual folders."""
+_KEYS = {"translation": "source", MULTILINGUAL_TASK: "directions"}
+_KEYS |= dict.fromkeys(MONOLINGUAL_TASKS, "language")  # task -> key in corpus.json
 
 SPM_HELP = (
-    "sentencepiece model of a data folder written by fairseq-preprocess; none: its text is"
-    " already tokenised"
+    "sentencepiece model of a data folder written by fairseq-preprocess, or none if its"
+    " text is already tokenised"
 )
 
 _LANGUAGE = re.compile(r"[^\W_][\w.@-]*")
@@ -179,18 +181,28 @@ class DataFolder:
         """Encode lines of text as space-separated sentencepiece subwords."""
         return encode_lines(_load(self.subword_model(language)), lines, 1)
 
-    def task_options(self, pairs: str = "") -> dict[str, str]:
+    def task_options(self, options: Mapping[str, Any] | None = None) -> dict[str, str]:
         """Return the options of fairseq's task for this folder, by name.
 
-        Raises ValueError if a direction has no training text.
-
-        Args:
-            pairs: directions to train on ("de-en,en-de") if there are many pairs; all if empty.
+        Raises ValueError if fairseq-train's `options` are for other data. If there are many pairs,
+        lang-pairs ("de-en,en-de") selects the directions; the default is all.
         """
+        options = options or {}
+        key = _KEYS.get(str(options.get("task")))
+        pair = {options.get(f"{end}-lang", self.record.get(end)) for end in ("source", "target")}
+        if (key and key not in self.record) or (key == "source" and pair != {*self.languages}):
+            names = [n for n in ("task", "source-lang", "target-lang") if n in options]
+            raise ValueError(
+                f"{self.path} (languages {', '.join(self.languages)}) is not for"
+                f" {', '.join(f'--{n} {options[n]}' for n in names)}: choose another config or DATA"
+            )
         if self.is_monolingual:
             return {}
         if not self.is_multilingual:
             return {"source-lang": self.record["source"], "target-lang": self.record["target"]}
+        pairs = str(options.get("lang-pairs") or "")
+        if Path(pairs).is_file():  # fairseq accepts a file of pairs
+            pairs = Path(pairs).read_text(encoding="utf-8").strip()
         chosen = [*map(Direction.parse, filter(None, pairs.split(",")))] or self.directions("train")
         lines = self.record["lines"]["train"]
         missing = [str(direction) for direction in chosen if direction.pair not in lines]

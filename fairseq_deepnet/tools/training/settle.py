@@ -152,10 +152,7 @@ def _build_command(
     if batch:
         options |= {"max-tokens": batch.max_tokens, "update-freq": batch.update_freq}
     if (data / "corpus.json").is_file():
-        pairs = str(options.get("lang-pairs") or "")
-        if Path(pairs).is_file():  # fairseq accepts a file of pairs
-            pairs = Path(pairs).read_text(encoding="utf-8").strip()
-        options = {**DataFolder.open(data).task_options(pairs), **options}
+        options = {**DataFolder.open(data).task_options(options), **options}
     options.setdefault("tensorboard-logdir", str(run.resolve() / "tensorboard"))
     command = ["fairseq-train", str(data.resolve()), "--user-dir", str(PACKAGE)]
     command += configs.to_arguments(options)
