@@ -37,7 +37,7 @@ def explain_usage(message: str, parser: argparse.ArgumentParser) -> str:
     head, _, choices = message.partition(" (choose from ")
     hint = did_you_mean(head.rpartition(" ")[2].strip("'"), re.findall(r"[\w.-]+", choices))
     if hint or len(message) > 400:
-        return head + hint
+        return head + (hint or "; fairseq-train --help lists the valid names")
     return message.replace("invalid <lambda> value", "invalid value")
 
 

@@ -68,8 +68,8 @@ def evaluate(text: str, name: str | None = None) -> Any:
     except (SyntaxError, ValueError, TypeError, ArithmeticError, MemoryError, RecursionError):
         pass  # refused below
     raise ConfigurationError(
-        f"{name or 'an option'} is {shortened(text)}; fairseq would run it as Python, so only a"
-        " literal such as [(512, 3)] * 20 is allowed"
+        f"{name or 'an option'} is {shortened(text)}; only a number or another literal, such as"
+        " [(512, 3)] * 20, is allowed, because fairseq would run other text as Python"
     )
 
 

@@ -92,6 +92,7 @@ def test_other_text_is_refused_in_one_line(text: str, option: str | None) -> Non
         evaluate(text, option)
     message = str(caught.value)
     assert message.startswith(f"{option or 'an option'} is ")
+    assert "only a number or another literal" in message  # as for --encoder-layers six
     assert len(message) < 260
     assert "\n" not in message
 

@@ -279,6 +279,7 @@ def test_a_run_from_another_checkpoint_resumes_with_the_same_command(record: Rec
         (["--lr"], {}, "--lr: expected one argument"),
         (["stray"], {}, "'stray' belongs to no option"),
         (["--save-dir", "x"], {}, "save-dir: deepnet train sets this option from RUN"),
+        (["--criterion=smoothed"], {}, "'smoothed'; fairseq-train --help lists the valid names"),
         (["--reset-optimizer"], {"resume": ""}, "--reset-optimizer would apply whenever the run"),
         ([], {"gpus": "64"}, "GPUS=64, but only"),
         (["--on-divergence=fallback", "--fallbacks=lr/2"], {}, "'lr/2' is not a step"),
