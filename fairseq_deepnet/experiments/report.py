@@ -108,11 +108,11 @@ def against_depth(table: Table) -> Any:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet report`."""
-    folders = "cells of a sweep, folders of cells, a sweep's results.csv, or scored runs"
+    folders = "cells of a sweep, folders of cells, or results.csv; --significance: scored runs"
     parser.add_argument("folders", nargs="+", type=Path, help=folders)
     tests = "print sacreBLEU's paired tests against the first system, averaged over seeds"
     parser.add_argument("--significance", action="store_true", help=tests)
-    score = "score for --significance, a file in scores/ (a cell's, or of the default request)"
+    score = f"score for --significance ({Path(significance.DEFAULT).name}; in a sweep, the cell's)"
     parser.add_argument("--score", metavar="NAME", help=score)
     out = "write report.md, report.csv (one line per entry) and figures to this folder"
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=out)

@@ -45,7 +45,7 @@ def add_running_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--varlen-attention",
         action="store_true",
-        help="train without padding, by torch's varlen_attn. This needs a GPU (Ampere or later),"
+        help="train without padding, with torch's varlen_attn. This needs a GPU (Ampere or later),"
         " --bf16 or --fp16, and no --attention-dropout. Its speed has not been measured yet;"
         " benchmarks/gpu_check.py measures it",
     )

@@ -58,10 +58,10 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--freeze-norms",
         metavar="{none,inner,both}",
-        help="freeze both gains and biases of the layers' LayerNorms at 1 and 0 (or at the values"
-        " of a loaded checkpoint); inner trains those of a Post-LN stack's last LayerNorm. After a"
-        " short warm-up, deep Post-LN stacks collapse if these parameters drift"
-        " (docs/reports/collapse.md). Default: none",
+        help="freeze the gains and biases of the layers' LayerNorms at 1 and 0 (or at the values of"
+        " a loaded checkpoint). both freezes all of them, inner all except those of a Post-LN"
+        " stack's last LayerNorm. After a short warm-up, deep Post-LN stacks collapse if these"
+        " parameters drift (docs/reports/collapse.md). Default: none",
     )
     parser.add_argument(
         "--allow-other-scheme",

@@ -34,8 +34,8 @@ def add_monitor_arguments(parser: ArgumentParser) -> None:
         "--monitor-interval",
         type=int,
         metavar="N",
-        help="measure gradients, activations and model updates at every N-th update, into"
-        " monitor.jsonl and TensorBoard (default: 0, never); the trained model does not change",
+        help="record gradients, activations and model updates in monitor.jsonl and TensorBoard"
+        " at every N-th update (default: 0, never); the trained model does not change",
     )
     parser.add_argument(
         "--monitor",

@@ -68,7 +68,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def find_config(name: str, folder: Path = CONFIG_FOLDER) -> Path:
-    """Return the path of a config file, given its path or its name in configs/."""
+    """Return the path of a config file, given its path or its name in `folder`."""
     for candidate in (Path(name), folder / name, folder / f"{name}.yaml"):
         if candidate.is_file():
             return candidate

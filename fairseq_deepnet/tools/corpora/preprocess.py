@@ -24,7 +24,7 @@ from fairseq_deepnet.tools.devices import all_cores
 
 HELP: Final = {
     "vocab_size": "number of sentencepiece subwords",
-    "subwords": "bpe or unigram",
+    "subwords": "sentencepiece's algorithm",
     "character_coverage": "share of characters in the vocabulary; 0.9995 for Chinese",
     "byte_fallback": "1: spell unseen characters as bytes",
     "sample": "maximum number of lines from which to learn subwords",
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text.add_argument("--train", help="training text: PREFIX of the files PREFIX.LANGUAGE[.gz]")
     text.add_argument("--valid", help="prefix of the validation text")
     text.add_argument("--test", help="prefix of the test text, or several separated by commas")
-    text.add_argument("--table", type=Path, help="table: split, source, target, prefix")
+    text.add_argument("--table", type=Path, help="table of split, source, target and prefix")
     text.add_argument("--raw", type=Path, help="folder or archive of a published corpus")
     text.add_argument("--out", type=Path, help="data folder to build")
     options = parser.add_argument_group("recipe")

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--gpus", default="all", help="GPUs per machine; 0 trains on the CPU (all visible)")
     add("--nodes", type=int, default=1, help="number of machines (1)")
     add("--node-rank", type=int, help="this machine's number, from 0, for torchrun")
-    add("--launcher", default="auto", choices=LAUNCHERS, help="starts several processes (auto)")
+    add("--launcher", default="auto", choices=LAUNCHERS, help="launcher of processes (auto)")
     add("--cpu-processes", type=int, default=1, help="processes per machine without GPUs (1)")
     add("--threads", type=int, help="threads of each CPU process (cores / CPU processes)")
     add("--precision", default="auto", choices=PRECISIONS, help="auto: half precision on GPUs")

@@ -1,4 +1,4 @@
-"""`deepnet translate`: translate raw text with a run, a checkpoint or an exported model.
+"""Translate raw text with a run, a checkpoint or an exported model.
 
 The command reads files or standard input, one sentence per line, and writes the translations in the
 same order. Empty lines stay empty. Bytes that are not UTF-8 become U+FFFD. The file that --out
