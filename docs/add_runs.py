@@ -15,9 +15,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_deepnet.experiments import results
+from fairseq_deepnet.experiments import results, significance
 from fairseq_deepnet.files import whole
 from fairseq_deepnet.tools.plotting.runs import Run, read_runs
+from fairseq_deepnet.tools.scores import read_score
 
 DOCS = Path(__file__).resolve().parent
 POINTS = 24
@@ -46,6 +47,8 @@ def configuration(run: Run, machine: str) -> dict[str, Any]:
     record = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
     measured = results.read_run(run.folder)
     row, options = measured.row(), measured.config.options
+    if score := read_score(run.folder, significance.DEFAULT):  # outside a sweep
+        row |= {key: row.get(key) or score.values.get(key) for key in ("bleu", "chrf")}
     frequency = options.get("update-freq")
     tokens = int(options["max-tokens"]) * int(frequency) if frequency else row["tokens"]
     return row | {
