@@ -49,7 +49,7 @@ def build_from_arguments(args: Namespace, vocabulary: int, target: int | None = 
     """
     if args.arch not in ARCH_CONFIG_REGISTRY:
         raise ValueError(f"neither fairseq nor this plugin has the architecture {args.arch}")
-    args.encoder_embed_path = args.decoder_embed_path = None
+    args = Namespace(**vars(args) | {"encoder_embed_path": None, "decoder_embed_path": None})
     task: Any = VocabularyTask(vocabulary)
     task.dictionary = task.source_dictionary
     if target not in (None, vocabulary):

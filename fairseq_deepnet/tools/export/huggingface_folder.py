@@ -108,9 +108,8 @@ def write_folder(
     }
     write_json(part / "generation_config.json", search)
     write_tokenizer(part, source, data, vocabularies)
-    own = Namespace(**vars(required_arguments(state)))
     with torch.device("meta"):  # Marian's weights include sinusoids, and tables that folding untied
-        built = build_from_arguments(own, *map(len, vocabularies[:2]))
+        built = build_from_arguments(required_arguments(state), *map(len, vocabularies[:2]))
     facts = {"parameters": sum(parameter.numel() for parameter in built.parameters())}
     card = model_card(model, state, data, vocabularies.tokens, {**record, **facts})
     write_text(part / "README.md", card)
