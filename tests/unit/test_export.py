@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,3 +103,17 @@ def test_a_missing_package_is_named(
     monkeypatch.delattr(fairseq_deepnet.tools.export, name, raising=False)
     assert export(run_folder, "--to", "ctranslate2") == 2
     assert "ctranslate2 is not installed: pip install" in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_training_replaces_before_it_is_read_is_not_exported(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load(path: Path, **options: bool) -> dict[str, Any]:
+        state = load_checkpoint(path, **options)
+        path.write_bytes(path.read_bytes() + b"newer")
+        return state
+
+    monkeypatch.setattr("fairseq_deepnet.tools.export.export.load_checkpoint", load)
+    assert export(run_folder, "--to", "fairseq") == 2
+    assert "was replaced before it was read" in capsys.readouterr().err
+    assert not (run_folder / "export").exists()

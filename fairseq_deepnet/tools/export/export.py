@@ -98,6 +98,7 @@ def export(
             f"{shown(output)} exists and is not an export; remove it, or choose another --out"
         )
     state = load_checkpoint(model.make(), entire=True)
+    model.refuse_replaced(request["checkpoints"])
     record = {
         "checkpoint": model.path.name,
         "averaged": model.averaged,
