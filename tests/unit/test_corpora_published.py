@@ -168,6 +168,7 @@ def test_multi30k_has_two_names_and_every_pair_is_tested(tmp_path: Path) -> None
         (["multi30k-multilingual", "--languages", "de fr"], "English and at least one other"),
         (["multi30k", "--merges", "5"], r"--merges \(MERGES\) has no effect on multi30k"),
         (["multi30k", "--train", "x"], r"--train \(TRAIN\) has no effect"),
+        (["multi30k-multilingual", "--temperature", "0"], "is 0.0; it must be greater than 0"),
         (["pair", "--src", "de", "--tgt", "de"], "they must differ"),
         (["pair", "--src", "de", "--tgt", "en"], "are needed; see --help"),
         (["language", "--train", "x"], "LANG_CODE .* is not set"),

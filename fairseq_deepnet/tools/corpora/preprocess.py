@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fairseq_deepnet.errors import did_you_mean
 from fairseq_deepnet.files import ROOT
@@ -29,7 +29,7 @@ HELP: Final = {
     "byte_fallback": "1: spell unseen characters as bytes",
     "sample": "maximum number of lines from which to learn subwords",
     "joint": "1: one model and dictionary for both languages; 0: separate ones",
-    "temperature": "temperature for sampling pairs; 1 keeps the text's proportions",
+    "temperature": "temperature for sampling languages to learn subwords; 1: no change",
     "max_words": "drop training lines with more words (Moses: tokens)",
     "max_ratio": "drop training pairs with a higher ratio of word counts",
     "lowercase": "1: convert the text to lower case",
@@ -37,6 +37,7 @@ HELP: Final = {
     "hold_out": "N: use every Nth training pair for validation (0: none)",
 }
 """Field of `Recipe` -> help text of its option."""
+_POSITIVE: Final = {"vocab_size", "sample", "temperature", "max_words", "max_ratio", "merges"}
 _TEXT: Final = ["src", "tgt", "lang_code", "languages", "raw", "train", "valid", "test", "table"]
 _CODE: Final = "[A-Za-z][A-Za-z0-9_]*"
 _LINE: Final = re.compile(rf"(train|valid\d*|test\d*)\t({_CODE})\t(?!\2\t)({_CODE})\t(.+)")
@@ -89,13 +90,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options = parser.add_argument_group("recipe")
     for field in dataclasses.fields(Recipe):
         if field.name in HELP:
-            kind: dict[str, Any] = {"type": type(field.default)}
-            if isinstance(field.default, bool):
-                kind = {"type": int, "choices": (0, 1)}
-            elif field.name == "subwords":
-                kind = {"choices": ("bpe", "unigram")}
+            kind: type = type(field.default)
             flag = f"--{field.name.replace('_', '-')}"
-            options.add_argument(flag, help=HELP[field.name], **kind)
+            choices = {bool: (0, 1), str: ("bpe", "unigram")}.get(kind)
+            kind = int if kind is bool else kind
+            options.add_argument(flag, help=HELP[field.name], type=kind, choices=choices)
     parser.add_argument("--workers", type=int, default=0, help="processes (one per core)")
     parser.add_argument("--force", action="store_true", help="rebuild an existing folder")
     parser.add_argument("--dry-run", action="store_true", help="only print what would be built")
@@ -115,11 +114,12 @@ def read_recipe(args: argparse.Namespace) -> Recipe:
         languages = ("lang_code",)
     valued = recipe.options().keys() & HELP.keys()
     for name in (*HELP, *_TEXT):
-        if getattr(args, name) not in (None, "") and name not in {*valued, *files, *languages}:
-            raise ValueError(
-                f"--{name.replace('_', '-')} ({name.upper()}) has no effect on {args.recipe}: leave"
-                f" it out{did_you_mean(name, valued)}"
-            )
+        value, option = getattr(args, name), f"--{name.replace('_', '-')} ({name.upper()})"
+        if value not in (None, "") and name not in {*valued, *files, *languages}:
+            hint = did_you_mean(name, valued)
+            raise ValueError(f"{option} has no effect on {args.recipe}: leave it out{hint}")
+        if name in _POSITIVE and value is not None and not value > 0:
+            raise ValueError(f"{option} is {value}; it must be greater than 0")
     changes = {
         name: type(getattr(recipe, name))(getattr(args, name))
         for name in valued
