@@ -97,7 +97,6 @@ class Preemption(Observer):
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
-        self.is_updated = False  # this step has changed the parameters
         self.is_ending = False  # only the last validation remains
 
     @property
@@ -111,14 +110,10 @@ class Preemption(Observer):
         if trainer.is_data_parallel_master:
             ended.clear(run_folder(Path(trainer.cfg.checkpoint.save_dir)))
 
-    def end(self, trainer: Any, update: int, updated: bool) -> None:
-        self.is_updated = updated
-
     def logged(self) -> None:
         """Act on a signal after an update, before fairseq validates and saves."""
-        if self.is_updated and self.is_requested and not self.is_ending:
+        if self.trainer.is_updated and self.is_requested and not self.is_ending:
             self._save_and_leave()
-        self.is_updated = False
 
     def validated_a_batch(self) -> None:
         """Act on a signal during validation, which may take longer than the grace period."""
@@ -167,10 +162,12 @@ class Preemption(Observer):
     def _leave(self, update: int) -> NoReturn:
         if self.trainer.is_data_parallel_master:
             cfg, last = self.trainer.cfg.checkpoint, last_of(self.trainer)
-            ended.write(run_folder(last.parent), ended.Why.PREEMPTED, update)
+            run = run_folder(last.parent)
+            ended.write(run, ended.Why.PREEMPTED, update)
             resets = [name for name in cfg if "reset_" in name and cfg[name]]
             command = "the same command resumes"
-            if resets or cfg.restore_file != LAST:
+            # `deepnet train` applies these options only to the first start
+            if run == last.parent and (resets or cfg.restore_file != LAST):
                 command = f"the same command with --restore-file {LAST}, without --reset-*, resumes"
             logger.warning("preempted: update %d is saved in %s; %s", update, last, command)
         raise SystemExit(PREEMPTED)

@@ -54,6 +54,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
     Attributes:
         epoch_itr: iterator over the training data; None before the checkpoint is loaded.
         saved: number of updates of the newest checkpoint in --save-dir.
+        is_updated: False after an attempt that ended without an update (an overflow in fp16).
         of_sharded: class for sharded models, set by sharding.trainer.
     """
 
@@ -72,6 +73,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         super().__init__(cfg, task, model, criterion, quantizer)
         self.epoch_itr: Any = None
         self.saved = 0
+        self.is_updated = True
         self.is_signalled: Any = False  # or a tensor on the device
         self.is_saving = False  # rank 0 may still be writing a checkpoint
         self.checkpoint_group: Any = None
@@ -122,7 +124,8 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
             self.notify("failed", update, error)
             raise
         finally:
-            self.notify("end", update, self.get_num_updates() == update)
+            self.is_updated = self.get_num_updates() == update
+            self.notify("end", update, self.is_updated)
 
     def clip_grad_norm(self, clip_norm: float) -> Tensor:
         self.notify("gradients", self.get_num_updates() + 1)
@@ -374,12 +377,6 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
             or 0 < patience <= _patience().get("num_runs", 0)
         )
 
-    def after_update(self, epoch_itr: Any) -> None:
-        """Handle an update after fairseq has logged it and before fairseq validates."""
-        self.epoch_itr = epoch_itr
-        if self.preemption is not None:
-            self.preemption.logged()
-
 
 def place_in_epoch(state: dict[str, Any], processes: int) -> dict[str, Any]:
     """Convert an epoch iterator's saved state to this number of processes.
@@ -454,11 +451,15 @@ def follow_training_program() -> None:
 
     @wrap(program, "validate_and_save")
     def validate_and_save(
-        act: Any, cfg: Any, trainer: Any, task: Any, epoch_itr: Any, *rest: Any
+        act: Any, cfg: Any, trainer: Any, task: Any, epoch_itr: Any, subsets: Any, is_over: bool
     ) -> Any:
         if isinstance(trainer, DeepNetTrainer):
-            trainer.after_update(epoch_itr)
-        result = act(cfg, trainer, task, epoch_itr, *rest)
+            trainer.epoch_itr = epoch_itr
+            if trainer.preemption is not None:
+                trainer.preemption.logged()
+            if not trainer.is_updated and not is_over:
+                return [None], False  # a repeated validation would count twice for --patience
+        result = act(cfg, trainer, task, epoch_itr, subsets, is_over)
         if isinstance(trainer, DeepNetTrainer) and trainer.is_saving:
             trainer.is_saving = False
             trainer.wait_for_checkpoint()

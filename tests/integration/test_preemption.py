@@ -143,6 +143,17 @@ def test_a_prevented_last_validation_needs_no_further_update(
     assert updates(saved(run)) == updates(saved(run, "checkpoint_best.pt")) == 3
 
 
+@pytest.mark.parametrize("is_run_of_train_sh", [True, False])
+def test_the_same_command_resumes_after_a_reset_only_with_train_sh(
+    is_run_of_train_sh: bool, process: InProcess, tiny_data: Path, tmp_path: Path
+) -> None:
+    if is_run_of_train_sh:
+        (tmp_path / "config.yaml").touch()
+    process.preempt(tiny_data, tmp_path / "checkpoints", "--reset-meters", update=1)
+    message = process.caplog.messages[-1]
+    assert ("without --reset-*" in message) != is_run_of_train_sh, message
+
+
 def signal_rank_1(rank: int) -> None:
     """Signal one of two processes during update 2."""
     preemption._is_listening = True

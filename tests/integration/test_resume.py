@@ -1,5 +1,6 @@
 """A run that is stopped and resumed performs the same updates as an uninterrupted run."""
 
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,24 @@ def test_patience_counts_validations_before_the_interruption(
     states = (whole, stopped, again)
     updates = [state["optimizer_history"][-1]["num_updates"] for state in states]
     assert updates == [6, 6, 6]
+
+
+def test_an_overflow_does_not_repeat_the_validation_before_it(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a learning rate of 0, patience 2 ends the run after the validation at update 6."""
+    attempts, clip = itertools.count(1), program.Trainer.clip_grad_norm
+
+    def overflow(self: Any, norm: float) -> Any:
+        if next(attempts) in (3, 4):
+            raise OverflowError
+        return clip(self, norm)
+
+    monkeypatch.setattr(program.Trainer, "clip_grad_norm", overflow)
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)
+    words = [*PAIR, "--lr=0", "--patience=2", "--validate-interval-updates=2"]
+    state = train(tiny_data, tmp_path, UPDATES, *words)
+    assert state["optimizer_history"][-1]["num_updates"] == 6
 
 
 def test_fine_tuning_inherits_no_validation_and_no_patience(
