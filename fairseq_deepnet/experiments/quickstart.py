@@ -83,9 +83,10 @@ def run(args: argparse.Namespace) -> int:
 
         sweep.train(definition, cells, folder, shares, watch)
     deep, twin = map(results.read_run, places)
-    if deep.status not in (Status.DONE, Status.DIVERGED):
-        log = shown(places[0] / sweep.CONSOLE)
-        raise ValueError(f"the DeepNorm model failed: {deep.reason}; see {log}")
+    for name, model in zip(MODELS, (deep, twin), strict=True):
+        if model.status not in (Status.DONE, Status.DIVERGED):
+            log = shown(model.folder / sweep.CONSOLE)
+            raise ValueError(f"the {name} model failed: {model.reason}; see {log}")
     image = folder / "curves.png"
     title = f"Sample corpus, German-English, {depth}: DeepNorm and its Post-LN twin"
     sweep.call(plot, [*map(str, places), "--out", str(image), "--title", title])

@@ -50,6 +50,17 @@ def test_the_command_writes_a_summary_and_curves(
     assert (scored / "out" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_failed_model_is_an_error(
+    scored: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_cell(scored / "out", "deepnorm", "quickstart", {})
+    write_cell(scored / "out", "post-ln", "quickstart", {}, "failed", reason="killed")
+    monkeypatch.setattr(sweep, "train", lambda *rest: None)
+    words = ["--data", str(scored / "data"), "--out", str(scored / "out"), "--gpus", "0"]
+    assert cli.main(["quickstart", *words]) == 2
+    assert "the Post-LN model failed: killed; see" in capsys.readouterr().err
+
+
 def test_a_dry_run_writes_nothing(scored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--data", str(scored / "none"), "--out", str(scored / "out"), "--depth", "6"]
     assert cli.main(["quickstart", *words, "--dry-run"]) == 0
