@@ -94,7 +94,9 @@ class Plot:
 def window(text: str) -> range:
     """Parse a range of updates, such as "10" or "1-5"."""
     first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)
+    if not (updates := range(int(first), int(last or first) + 1)):
+        raise argparse.ArgumentTypeError(f"{text} contains no update; give one, or FIRST-LAST")
+    return updates
 
 
 def make(figure: str, runs: Sequence[Run], updates: range) -> list[Plot]:
@@ -160,9 +162,8 @@ def points_of(plot: str, run: Run, updates: range) -> list[Point]:
 
 def layer_norm_input(record: Record, part: str) -> float | None:
     """Return the norm of the LayerNorm input after one sublayer, averaged over all layers."""
-    quantity = record["values"].get("layer_norm_input", {})
-    sides = [quantity.get(side, {}).get(part, []) for side in ("encoder", "decoder")]
-    return mean(value for side in sides for value in side)
+    sides = record["values"].get("layer_norm_input", {}).values()
+    return mean(value for side in sides for value in side.get(part, []))
 
 
 def layer_gradients(measured: Sequence[Record]) -> list[float | None]:

@@ -147,6 +147,8 @@ def test_the_command_prints_ours_above_the_paper_s_and_writes_csv_and_image(
         cli.main(["analysis", "fig4", str(fig4), "--out", str(out)]) == 2
     )  # updates 26-30 are missing
     assert "fig4d" in capsys.readouterr().err
+    assert cli.main(["analysis", "fig4", str(fig4), "--updates", "5-1"]) == 2
+    assert "5-1 contains no update" in capsys.readouterr().err
     words = ["analysis", "fig4", str(fig4), "--out", str(out), "--updates", "1"]
     assert cli.main(words) == 0
     printed = capsys.readouterr().out
