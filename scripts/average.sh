@@ -10,7 +10,7 @@
 # Output: one checkpoint without optimiser state, for use like any other. Its path goes to standard output.
 #
 # Variables (with defaults):
-#   N     number of checkpoints of a run (5)
+#   N     for a run: number of checkpoints (5)
 #   OUT   checkpoint to write (average_N.pt in the run's checkpoints/, or beside the first named checkpoint)
 #
 # Example: N=10 bash scripts/average.sh runs/multi30k
@@ -24,4 +24,5 @@ if [[ -d $1 ]]; then
     [[ ! -d $folder/checkpoints ]] || folder=$folder/checkpoints
     hand_over average --variables "--last=${N:-5}" --out "${OUT:-$folder/average_${N:-5}.pt}" "$@"
 fi
+[[ -z ${N:-} ]] || die "N=$N needs a run; named checkpoints are all averaged, so leave N out"
 hand_over average --variables --out "${OUT:-$(dirname "$1")/average_$#.pt}" "$@"

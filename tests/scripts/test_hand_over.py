@@ -43,3 +43,8 @@ def test_a_missing_word_is_named(script: str, words: list[str], fake_bin: FakeBi
     (line,) = result.stderr.splitlines()
     assert "missing" in line
     assert fake_bin.calls("deepnet") == []
+
+
+def test_a_number_of_checkpoints_needs_a_run() -> None:
+    result = run_script("average.sh", "a.pt", "b.pt", env={"N": "10"})
+    assert (result.returncode, "N=10 needs a run" in result.stderr) == (2, True)
