@@ -98,6 +98,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
         (("sample", "--vocabulary", "90", "amp=true"), "--amp is not covered"),
         (("sample", "--vocabulary", "90", "--gpus", "0", "fp16=true"), "needs a GPU"),
         (("sample", "--data", "/nowhere"), "/nowhere has no corpus.json; give its dictionaries'"),
+        (("sample", "recipe.data=/"), "/ has no corpus.json"),
         (("multi30k_lm", "--vocabulary", "90"), "only encoder-decoders can be planned"),
         (("multi30k_masked_lm", "--vocabulary", "90"), "only encoder-decoders can be planned"),
     ],

@@ -44,11 +44,11 @@ def run(args: argparse.Namespace) -> int:
     from fairseq_deepnet.tools.planning.estimates import advise, estimate, vocabulary_of
 
     configs.check_options(config)
-    if args.data is not None and not (args.vocabulary or (args.data / "corpus.json").is_file()):
+    data = args.data or (config.data if config.data and config.data.is_dir() else None)
+    if data is not None and not (args.vocabulary or (data / "corpus.json").is_file()):
         raise FileNotFoundError(
-            f"{args.data} has no corpus.json; give its dictionaries' sizes with --vocabulary N,M"
+            f"{data} has no corpus.json; give its dictionaries' sizes with --vocabulary N,M"
         )
-    data = args.data or config.data
     sizes = vocabulary_of(config, data, args.vocabulary)
     memory = args.memory
     if memory is None:
