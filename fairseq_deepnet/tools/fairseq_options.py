@@ -51,8 +51,7 @@ def _parse(
         raise ValueError(explain_usage(message, parser))
 
     parser.error = refuse
-    words = ["--user-dir", str(PACKAGE), *arguments]
-    return parser, options.parse_args_and_arch(parser, words)
+    return parser, options.parse_args_and_arch(parser, ["--user-dir", str(PACKAGE), *arguments])
 
 
 def parse_training(arguments: Sequence[str]) -> argparse.Namespace:
@@ -100,12 +99,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the options of the architecture."""
+    """Print the options of the architecture, without those that our models refuse."""
     parser, _ = _parse(["DATA", "--arch", args.arch])
+    from fairseq_deepnet.models.options import UNSUPPORTED
+
+    refused = UNSUPPORTED if args.arch.startswith("deepnet_") else ()
     group = next(group for group in parser._action_groups if group.title == MODEL_GROUP)
     formatter = parser._get_formatter()
     formatter.start_section(f"options of {args.arch}, besides fairseq-train's own")
-    formatter.add_arguments(group._group_actions)
+    formatter.add_arguments(a for a in group._group_actions if a.dest not in refused)
     formatter.end_section()
     sys.stdout.write(formatter.format_help())
     return 0

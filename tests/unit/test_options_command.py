@@ -17,3 +17,4 @@ def test_an_architectures_own_options_are_shown_and_no_others(
         assert f"  {option} " in shown
     assert "--max-tokens" not in shown
     assert "--fallback-step" not in shown
+    assert "--quant-noise-scalar" not in shown  # fairseq has it, but our models refuse it
