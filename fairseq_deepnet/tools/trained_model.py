@@ -106,7 +106,9 @@ def choose_model(target: Path, average: int) -> TrainedModel:
             return TrainedModel(path, run, [path])
     if (folder / EXPORT).is_file():
         raise ValueError(f"{shown(folder)} is an exported model: give the run instead")
-    raise FileNotFoundError(f"{shown(folder)} has no checkpoint_best.pt or checkpoint_last.pt")
+    raise FileNotFoundError(
+        f"{shown(folder)} has no checkpoint_best.pt or checkpoint_last.pt; name a run or checkpoint"
+    )
 
 
 def find_data(model: TrainedModel, path: Path | None, spm: str | None = None) -> DataFolder:
@@ -271,8 +273,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet average`."""
     inputs = "checkpoints; with --last, a run folder or its checkpoints/"
     parser.add_argument("inputs", nargs="+", type=Path, help=inputs)
-    last = "average the latest N checkpoints"
-    parser.add_argument("--last", type=int, metavar="N", help=last)
+    parser.add_argument("--last", type=int, metavar="N", help="average the latest N checkpoints")
     parser.add_argument("--out", type=Path, required=True, help="checkpoint to write")
 
 
