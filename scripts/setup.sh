@@ -23,7 +23,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
 [[ $# -eq 0 ]] || die "unknown argument $1: the variables that --help lists are the only settings"
-[[ $DEEPNET_COMMAND != setup || ${DRY_RUN:-0} == 0 ]] || die "DRY_RUN is '$DRY_RUN', but this command has no dry run; unset it"
+[[ $DEEPNET_COMMAND != setup ]] || refuse_dry_run
 
 ENVIRONMENT=$(environment_dir)
 STAMP=$ENVIRONMENT/.deepnet-setup

@@ -16,6 +16,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
+refuse_dry_run
 
 selection=()
 if [[ ${1:-} == --all ]]; then

@@ -34,6 +34,11 @@ die() {
     exit 2
 }
 
+# Refuse DRY_RUN=1 in a script without a dry run.
+refuse_dry_run() {
+    [[ ${DRY_RUN:-0} == 0 ]] || die "DRY_RUN is '$DRY_RUN', but this command has no dry run; unset it"
+}
+
 # Print the absolute path of the Python environment: the active one, otherwise VENV, otherwise .venv in the project.
 environment_dir() {
     local place=${VIRTUAL_ENV:-${VENV:-$ROOT/.venv}}

@@ -13,7 +13,7 @@ SCRIPTS = sorted(
     path.name
     for path in (ROOT / "scripts").glob("*.sh")
     # recipes hand over to the same subcommands
-    if not path.name.startswith(("test", "train_", "preprocess_"))
+    if not path.name.startswith(("train_", "preprocess_"))
 )
 WORDS = {
     "train.sh": "multi30k_tiny",
