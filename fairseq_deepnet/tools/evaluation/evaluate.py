@@ -59,8 +59,7 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
     add("--gpus", default="all", help="GPUs to use; 0 uses the CPU (all visible)")
     add("--processes", type=int, help="number of CPU processes (one per core)")
     add("--directions", default="", help="directions to score, such as de-en,en-de (all)")
-    tokenizer = "BLEU's tokenizer (depends on the target language)"
-    add("--tokenizer", choices=scoring.TOKENIZERS, help=tokenizer)
+    add("--tokenizer", choices=scoring.TOKENIZERS, help="BLEU's tokenizer (by target language)")
     add("--out", type=Path, help="folder for the scores (the run's scores/)")
 
 

@@ -32,11 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " transformers can load, with a model card"
     )
     add("--to", choices=FORMATS, required=True, help=formats)
-    add(
-        "--out",
-        type=Path,
-        help="file or folder to write (in the run's export/); replaces an earlier export",
-    )
+    out = "file or folder to write (in the run's export/); replaces an earlier export"
+    add("--out", type=Path, help=out)
     types = f"weight type for CTranslate2 ({QUANTIZATIONS[0]})"
     add("--quantization", choices=QUANTIZATIONS, metavar="TYPE", help=types)
     add("--data", type=Path, help="data folder (the run's)")
