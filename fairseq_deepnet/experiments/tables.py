@@ -76,9 +76,8 @@ class Table:
         """Return the title, the table and the notes as Markdown."""
         grid = self.grid.astype(object).where(self.grid.notna(), None)
         text = grid.to_markdown(index=False, missingval=MISSING, disable_numparse=True)
-        return (
-            "\n\n".join([f"### {self.title}", text, "\n".join(f"- {n}" for n in self.notes)]) + "\n"
-        )
+        notes = "\n".join(f"- {note}" for note in self.notes)
+        return f"### {self.title}\n\n{text}\n\n{notes}\n"
 
 
 def finite_values(runs: pd.DataFrame, measure: str) -> pd.Series:
@@ -127,6 +126,8 @@ def build(
         title: text to insert between the sweep's title and the measure
         is_published: if True, show the numbers of the paper's table with the same name
         has_law: if True, fit a law of depth to each line (see `Table`)
+
+    Raises ValueError if two runs of an entry have the same seed.
     """
     runs = runs.reindex(columns=runs.columns.union([row, column])).dropna(subset=[row, column])
     if runs.empty:
@@ -136,6 +137,9 @@ def build(
     for r in paper.ordered([*(published.rows if published else ()), *runs[row]]):
         for c in paper.ordered([*(published.columns if published else ()), *runs[column]]):
             here, shown = runs[(runs[row] == r) & (runs[column] == c)], measure or c
+            if here.duplicated("seed").any():
+                same = f"{listed(sorted(here['run']), 4)} have the same {row}, {column} and seed"
+                raise ValueError(f"{name}: {same}; report their folders separately")
             place = {"table": name, "row": r, "column": c, "measure": shown}
             lines.append(place | _entry(here, shown, published.value(r, c) if published else None))
     entries = pd.DataFrame(lines)
@@ -230,8 +234,7 @@ def _fig7(runs: pd.DataFrame) -> list[Table]:
                 rows.append({**run, "update": update, "valid_loss": losses.get(update)})
         curves = pd.DataFrame(rows, columns=[*runs.columns, "update"])
         curves = curves.drop_duplicates(["run", "update"])
-        axes = (panel, "update", "valid_loss")
-        tables += build(f"fig7-{panel}", curves, *axes, is_published=True)
+        tables += build(f"fig7-{panel}", curves, panel, "update", "valid_loss", is_published=True)
     return tables
 
 
@@ -246,9 +249,8 @@ def _table2(runs: pd.DataFrame) -> list[Table]:
 
 def _depth(runs: pd.DataFrame) -> list[Table]:
     chosen = choose_best(in_panels(runs, "law", "norms", "epsilon", "thousand"))
-    axes = ("scheme", "depth")
-    tables = build("depth", chosen, *axes, "bleu", has_law=True)
-    tables += build("depth-nll", chosen, *axes, "valid_nll")
+    tables = build("depth", chosen, "scheme", "depth", "bleu", has_law=True)
+    tables += build("depth-nll", chosen, "scheme", "depth", "valid_nll")
     for table in tables:
         runs_of = ", ".join(chosen["run"])
         table.notes.append(f"runs with the options of the lowest last validation loss: {runs_of}")
@@ -284,12 +286,16 @@ def by_factors(runs: pd.DataFrame, merge: bool = True) -> list[Table]:
     one factor.
 
     Args:
-        merge: if True, panels with the same factors share their tables
+        merge: if True, panels with the same factors share their tables unless runs coincide
     """
     groups: dict[str, list[str]] = {}
     for place in dict.fromkeys(" ".join(runs["panels"]).split()):
         panel, _, factors = place.partition(":")
         groups.setdefault(factors if merge else place, []).append(panel)
+    for factors, panels in groups.items() if merge else ():
+        # panels that repeat a combination of factors differ in other options
+        if in_panels(runs, *panels).duplicated([*factors.split(","), "seed"]).any():
+            return by_factors(runs, merge=False)
     tables = []
     for key, panels in groups.items():
         here, (row, *others) = in_panels(runs, *panels), key.rpartition(":")[2].split(",")

@@ -209,6 +209,19 @@ def test_panels_with_the_same_factors_are_one_table_and_a_shared_run_counts_once
     assert [row["seeds"] for row in rows_of(tmp_path)] == ["1", "1", "1"]
 
 
+def test_panels_that_differ_in_options_are_separate_tables(tmp_path: Path) -> None:
+    cell(tmp_path, "post-ln", 6, 7.0)
+    cell(tmp_path, "post-ln", 6, 9.0, panel="stock", name="post-ln-stock_6l")
+    assert {(row["ours"], row["seeds"]) for row in rows_of(tmp_path)} == {("7", "1"), ("9", "1")}
+
+
+def test_runs_with_the_same_seed_are_not_averaged(tmp_path: Path) -> None:
+    cell(tmp_path / "a", "post-ln", 6, 7.0)
+    cell(tmp_path / "b", "post-ln", 6, 9.0)
+    with pytest.raises(ValueError, match="the same scheme, depth and seed"):
+        make(results.table_of(results.read_runs([tmp_path / "a", tmp_path / "b"])))
+
+
 def test_further_factors_split_tables_and_do_not_count_as_seeds(tmp_path: Path) -> None:
     for eps, nll in (("1e-8", 7.5), ("1e-4", 6.5)):
         values = {"depth": "6", "lr": "1e-3", "scheme": "deepnorm", "eps": eps}
