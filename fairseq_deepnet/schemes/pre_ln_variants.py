@@ -95,11 +95,7 @@ class NormFormer(ResidualScheme):
         return renamed_layer
 
     def stock_options(self) -> dict[str, bool]:
-        return {
-            "scale_attn": True,
-            "scale_fc": True,
-            "scale_resids": self.variant == "resscale",
-        }
+        return {"scale_attn": True, "scale_fc": True, "scale_resids": self.variant == "resscale"}
 
 
 class HeadsNorm(nn.Module):

@@ -93,9 +93,8 @@ def read_options(words: Sequence[str]) -> dict[str, bool | int | str]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet options`."""
-    parser.add_argument(
-        "arch", nargs="?", default="deepnet_transformer", help="architecture (%(default)s)"
-    )
+    arch = "architecture (%(default)s)"
+    parser.add_argument("arch", nargs="?", default="deepnet_transformer", help=arch)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -33,9 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="test", help="split to score (test)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
     parser.add_argument("--batch", type=int, default=4000, help="tokens per batch (4000)")
-    parser.add_argument(
-        "--gpus", default="all", help="0 uses the CPU, other values one GPU if there is one (all)"
-    )
+    gpus = "0 uses the CPU, other values one GPU if there is one (all)"
+    parser.add_argument("--gpus", default="all", help=gpus)
 
 
 def run(args: argparse.Namespace) -> int:
