@@ -231,6 +231,7 @@ def test_every_nth_clean_moses_pair_is_held_out(tmp_path: Path) -> None:
     [
         ("valid.eo", b"a\n", r"differ in length: .*valid\.eo has 1 lines.*valid\.ia has 9"),
         ("test.ia", b"Gr\xfc\xdfe\n" * 8, r"test\.ia, line 1: not valid UTF-8"),
+        ("test.ia", b"\xff\xfea\0\n\0" + b"\n" * 7, r"iconv -f UTF-16 -t UTF-8"),
         ("train.eo", b"\n" * 120, r"remains for train \(120 lines; dropped: 120 empty\)"),
         ("valid.eo", None, r"there is no .*valid\.eo\[\.gz\]"),
     ],

@@ -18,7 +18,7 @@ from itertools import chain, permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_deepnet.files import locked, put_folder_in_place, remove, say, write_text
+from fairseq_deepnet.files import locked, naming, put_folder_in_place, remove, say, write_text
 from fairseq_deepnet.records import installed, now, read_record, sha256, write_record
 from fairseq_deepnet.tools.corpora import binarise, moses, subwords
 from fairseq_deepnet.tools.corpora.text import (
@@ -252,7 +252,7 @@ class _Pipeline:
         read = index = 0
         dropped: Counter[str] = Counter()
         remaining = [0 for _ in targets]
-        with ExitStack() as stack:
+        with naming(self.part), ExitStack() as stack:
             files = [
                 [stack.enter_context(path.open("wb")) for path in self._texts(row, folders)]
                 for row in targets

@@ -75,9 +75,10 @@ def decode(raw: bytes, path: Path, number: int, errors: str = "strict") -> str:
     try:
         line = raw.decode("utf-8", errors)
     except UnicodeDecodeError as error:
+        encoding = "UTF-16" if raw.startswith((b"\xff\xfe", b"\xfe\xff")) else "ISO-8859-1"
         raise ValueError(
             f"{path}, line {number}: not valid UTF-8 (byte {error.start + 1} of the line); "
-            f"convert the file first, for example with: iconv -f ISO-8859-1 -t UTF-8"
+            f"convert the file first, for example with: iconv -f {encoding} -t UTF-8"
         ) from error
     line = line.removesuffix("\n").removesuffix("\r")
     return line.removeprefix("\ufeff") if number == 1 else line
