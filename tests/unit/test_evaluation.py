@@ -136,6 +136,7 @@ def test_data_of_another_run_is_refused(evaluate: Evaluate, run_folder: Path, da
         ("RUN", {"split": "valid"}, "has no text of the valid set: choose another with --split"),
         ("RUN", {"gpus": "64"}, "GPUS=64, but"),
         ("RUN", {"directions": "de-en,fr-en"}, "no test text for fr-en, only for de-en"),
+        ("RUN", {"beam": 0}, "--beam 0: must be at least 1"),
         ("RUN", {"spm": "none"}, "scores need text, not tokens"),
         ("RUN", {"data": "/nowhere"}, "there is no data folder /nowhere"),
     ],

@@ -54,11 +54,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
     },
     "LLaMA": {  # also Mistral, Qwen and Gemma
         "self_attn": _attention("self_attn", "o_proj", *_QKV),
-        "ffn": {
-            "branch": "mlp",
-            "fc1": ("mlp.gate_proj", "mlp.up_proj"),
-            "fc2": "mlp.down_proj",
-        },
+        "ffn": {"branch": "mlp", "fc1": ("mlp.gate_proj", "mlp.up_proj"), "fc2": "mlp.down_proj"},
     },
     "T5": {
         "self_attn": _attention("layer.0.SelfAttention", "o", "q", "k", "v"),

@@ -152,9 +152,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("corpus", choices=CORPORA, metavar="CORPUS", help="a name listed below")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder (data/downloads/CORPUS)")
-    parser.add_argument(
-        "--languages", nargs="+", default=[], metavar="CODE", help="download only these languages"
-    )
+    languages = "download only these languages"
+    parser.add_argument("--languages", nargs="+", default=[], metavar="CODE", help=languages)
 
 
 def run(args: argparse.Namespace) -> int:

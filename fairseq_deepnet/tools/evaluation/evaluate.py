@@ -76,6 +76,8 @@ def score(args: argparse.Namespace) -> tuple[Path, str]:
     """
     if args.spm == "none":
         raise ValueError("--spm none: scores need text, not tokens; give the sentencepiece model")
+    if args.beam < 1:
+        raise ValueError(f"--beam {args.beam}: must be at least 1")
     check_options(args.extra)
     model = trained_model.choose_model(args.target, args.average)
     data = trained_model.find_data(model, args.data, args.spm)

@@ -123,6 +123,9 @@ def run(args: argparse.Namespace) -> int:
     for path in files:
         if path.is_dir() or not path.exists():
             raise FileNotFoundError(f"there is no text file {path}")
+    for name in ("beam", "batch_sentences", "threads", "window"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} {value}: must be at least 1")
     is_typed = files == [STANDARD_INPUT] and sys.stdin.isatty()
     args.threads = args.threads or devices.threads_of(1, devices.all_cores())
     args.window = args.window or (1 if is_typed else engines.WINDOW * args.threads)
