@@ -121,7 +121,8 @@ def make(figure: str, runs: Sequence[Run], updates: range) -> list[Plot]:
         published = pd.DataFrame(theirs, columns=["line", "x", "paper"]).set_index(["line", "x"])
         frame = ours.join(published, how="outer").reset_index().astype({"x": float})
         frame["line"] = pd.Categorical(frame["line"], order)
-        first, last = updates[0], updates[-1]
+        measured = {r["update"] for run in runs for r in run.records}.intersection(updates)
+        first, last = min(measured, default=0), max(measured, default=0)  # fig3c needs none
         period = f"update {first}" if first == last else f"mean of updates {first} to {last}"
         title = _AXES[name][0].format(period)
         plots.append(Plot(name, title, frame.sort_values(["line", "x"])))
@@ -231,8 +232,7 @@ def to_markdown(plots: Sequence[Plot], setting: str) -> str:
             if line["paper"].notna().any():
                 rows.append(["", "paper", *(number(value, "≈") for value in values["paper"])])
         parts.append(f"{plot.name}: {plot.title}\n\n{markdown(rows, 2)}\n")
-        what = f"{table.certainty} (≈), {table.source}: {table.metric}"
-        notes.append(f"paper {plot.name}: {what}")
+        notes.append(f"paper {plot.name}: {table.certainty} (≈), {table.source}: {table.metric}")
     return "\n".join([*parts, *notes, ""])
 
 
