@@ -94,8 +94,8 @@ def choose_model(target: Path, average: int) -> TrainedModel:
     folder = target.resolve().parent if target.is_file() else folder  # the target may be a link
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no run or checkpoint {target}")
-    above = folder.resolve().parent
-    run = above if (above / "config.yaml").is_file() else None
+    above, name = folder.resolve().parent, folder.resolve().name  # not a copy, nor an export
+    run = above if name == "checkpoints" and (above / "config.yaml").is_file() else None
     if average:
         if target.is_file():
             raise ValueError(f"AVERAGE={average} needs a run folder; {target} is one checkpoint")

@@ -38,6 +38,8 @@ def test_moved_data_are_recognised_by_their_record(run: Path, tmp_path: Path) ->
     assert trained_model.is_own_data(model, data)
     assert trained_model.is_own_data(model, copy)
     assert trained_model.is_own_data(lone, data)
+    copied = make_checkpoint(run / "old" / "checkpoint_best.pt", 1, data)
+    assert trained_model.choose_model(copied, 0).scores == run / "old" / "scores"
     write_record(copy / "corpus.json", {"lines": {"train": 5}})
     assert not trained_model.is_own_data(model, copy)
     assert not trained_model.is_own_data(lone, copy)
