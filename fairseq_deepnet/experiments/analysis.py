@@ -101,6 +101,9 @@ def window(text: str) -> range:
 
 def make(figure: str, runs: Sequence[Run], updates: range) -> list[Plot]:
     """Build the plots of a figure; raise ValueError if no run recorded a plot's quantity."""
+    measured = {r["update"] for run in runs for r in run.records}.intersection(updates)
+    first, last = min(measured, default=0), max(measured, default=0)  # fig3c needs none
+    period = f"update {first}" if first == last else f"mean of updates {first} to {last}"
     plots = []
     for name in (name for name in _AXES if name.startswith(figure)):
         points = [point for run in runs for point in points_of(name, run, updates)]
@@ -121,11 +124,7 @@ def make(figure: str, runs: Sequence[Run], updates: range) -> list[Plot]:
         published = pd.DataFrame(theirs, columns=["line", "x", "paper"]).set_index(["line", "x"])
         frame = ours.join(published, how="outer").reset_index().astype({"x": float})
         frame["line"] = pd.Categorical(frame["line"], order)
-        measured = {r["update"] for run in runs for r in run.records}.intersection(updates)
-        first, last = min(measured, default=0), max(measured, default=0)  # fig3c needs none
-        period = f"update {first}" if first == last else f"mean of updates {first} to {last}"
-        title = _AXES[name][0].format(period)
-        plots.append(Plot(name, title, frame.sort_values(["line", "x"])))
+        plots.append(Plot(name, _AXES[name][0].format(period), frame.sort_values(["line", "x"])))
     return plots
 
 

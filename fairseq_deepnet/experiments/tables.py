@@ -127,7 +127,8 @@ def build(
         is_published: if True, show the numbers of the paper's table with the same name
         has_law: if True, fit a law of depth to each line (see `Table`)
 
-    Raises ValueError if two runs of an entry have the same seed.
+    Raises:
+        ValueError: if two runs of an entry have the same seed.
     """
     runs = runs.reindex(columns=runs.columns.union([row, column])).dropna(subset=[row, column])
     if runs.empty:

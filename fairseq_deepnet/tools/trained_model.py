@@ -10,7 +10,6 @@ import argparse
 import dataclasses
 import os
 import re
-from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +18,7 @@ import torch
 
 from fairseq_deepnet import checkpoints
 from fairseq_deepnet.files import ROOT, put_in_place, say, shown
+from fairseq_deepnet.monitoring.records import run_folder
 from fairseq_deepnet.records import fingerprint, read_record, refuse_changed, sha256
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, BareFolder, DataFolder
@@ -94,8 +94,8 @@ def choose_model(target: Path, average: int) -> TrainedModel:
     folder = target.resolve().parent if target.is_file() else folder  # the target may be a link
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no run or checkpoint {target}")
-    above, name = folder.resolve().parent, folder.resolve().name  # not a copy, nor an export
-    run = above if name == "checkpoints" and (above / "config.yaml").is_file() else None
+    place = folder.resolve()
+    run = None if (above := run_folder(place)) == place else above
     if average:
         if target.is_file():
             raise ValueError(f"AVERAGE={average} needs a run folder; {target} is one checkpoint")
@@ -264,7 +264,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
 
 def _facts_of_model(state: dict[str, Any]) -> dict[str, Any]:
     """Return the model options that affect weights or outputs, and the shapes of the weights."""
-    options = vars(checkpoints.model_arguments(state) or Namespace()).items()
+    options = vars(checkpoints.model_arguments(state) or argparse.Namespace()).items()
     shaping = {key: value for key, value in options if _SHAPES_THE_MODEL.fullmatch(key)}
     return shaping | {name: tuple(weight.shape) for name, weight in state["model"].items()}
 
