@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Translate a test set and score it with sacreBLEU (cased, detokenised, 13a) and chrF, with signatures.
+# Translate a test set and score it with sacreBLEU (cased, detokenised) and chrF, with signatures.
 #
 #   bash scripts/eval_bleu.sh RUN or CHECKPOINT [fairseq-generate options]
 #
