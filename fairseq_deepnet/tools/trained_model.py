@@ -65,7 +65,7 @@ class TrainedModel:
 
     def refuse_replaced(self, fingerprints: Sequence[Any]) -> None:
         """Raise ValueError if training has replaced a single checkpoint since its fingerprint."""
-        if not self.averaged and [fingerprint(self.path)] != fingerprints:
+        if self.sources == [self.path] and [fingerprint(self.path)] != fingerprints:
             raise ValueError(f"{shown(self.path)} was replaced before it was read; run this again")
 
     def make(self) -> Path:
@@ -91,11 +91,13 @@ def choose_model(target: Path, average: int) -> TrainedModel:
         ValueError: if a single checkpoint is to be averaged, or the folder is an export.
     """
     folder = target / "checkpoints" if (target / "checkpoints").is_dir() else target
-    folder = target.resolve().parent if target.is_file() else folder  # the target may be a link
+    if target.is_file():  # the target may be a link
+        folder = (target.resolve() if target.is_symlink() else target).parent
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no run or checkpoint {target}")
-    place = folder.resolve()
-    run = None if (above := run_folder(place)) == place else above
+    places = (folder.absolute(), folder.resolve())  # checkpoints/ may be a link
+    above = [run_folder(place).resolve() for place in places if run_folder(place) != place]
+    run = above[0] if above else None
     if average:
         if target.is_file():
             raise ValueError(f"AVERAGE={average} needs a run folder; {target} is one checkpoint")

@@ -26,6 +26,20 @@ def test_the_model_of_a_run_without_validation_is_its_last_checkpoint(run: Path)
         trained_model.choose_model(run, 0)
 
 
+def test_a_run_whose_checkpoints_are_elsewhere_keeps_its_scores(run: Path, tmp_path: Path) -> None:
+    (run / "checkpoints").rename(tmp_path / "disk")
+    (run / "checkpoints").symlink_to(tmp_path / "disk")
+    for target in (run, run / "checkpoints" / "checkpoint_best.pt"):
+        assert trained_model.choose_model(target, 0).scores == run / "scores"
+
+
+def test_an_average_of_one_checkpoint_is_no_replaced_checkpoint(run: Path) -> None:
+    model = trained_model.choose_model(run, 1)
+    fingerprints = [trained_model.fingerprint(path) for path in model.sources]
+    model.make()
+    model.refuse_replaced(fingerprints)
+
+
 def test_moved_data_are_recognised_by_their_record(run: Path, tmp_path: Path) -> None:
     data, copy = tmp_path / "data", tmp_path / "copy"
     for folder in (data, copy):
