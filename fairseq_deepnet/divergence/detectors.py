@@ -96,6 +96,11 @@ class LossSpike:
             if middle - self._lowest >= RISE + SIGMAS * noise:
                 self._report(self._bottom, "rose", self._lowest, middle, " and stayed up")
 
+    def resume(self, finding: Event | None) -> None:
+        """Continue with an earlier process's finding until the loss has recovered."""
+        self.finding = finding
+        self._level = finding.values["before"] + FLOOR if finding else math.inf
+
     def _report(self, started: int, rose: str, before: float, loss: float, how: str) -> None:
         self._level = before + FLOOR
         what = f"the loss {rose} from {before:.2f} to {loss:.2f} bits per token{how}"

@@ -121,6 +121,14 @@ class Judge(Observer):
         ended.clear(self.folder)
         # this attempt repeats later updates; events of earlier attempts stay
         records.keep_until(self.file, update, self.attempt)
+        for event in events.read(self.file):  # a problem may outlast a restart
+            if event.attempt == self.attempt:
+                self.current.pop(event.kind, None)
+                self.current |= {} if event.ended else {event.kind: event}
+        self.spike.resume(self.current.get(Kind.LOSS_SPIKE))
+        self.stalled.finding = self.current.get(Kind.STALLED)
+        self.vanished.finding = self.current.get(Kind.VANISHED)
+        self.scale.finding = self.current.get(Kind.LOSS_SCALE)
 
     def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
         dictionary = trainer.task.target_dictionary
