@@ -49,15 +49,12 @@ def configuration(run: Run, machine: str) -> dict[str, Any]:
     row, options = measured.row(), measured.config.options
     if score := read_score(run.folder, significance.DEFAULT):  # outside a sweep
         row |= {key: row.get(key) or score.values.get(key) for key in ("bleu", "chrf")}
-    frequency = options.get("update-freq")
-    tokens = int(options["max-tokens"]) * int(frequency) if frequency else row["tokens"]
     return row | {
         "run": run.name,
         "scheme": row["scheme_or_arch"],
         "variant": options.get("scheme-variant"),
         "freeze-norms": row["freeze-norms"] or "none",
         "total-num-update": options.get("total-num-update"),
-        "tokens": tokens,
         "revision": record["git"][:7],
         "machine": machine,
     }

@@ -30,7 +30,8 @@ from fairseq_deepnet.tools.corpora.binarise import unigram_nll
 from fairseq_deepnet.tools.evaluation.scoring import TOKENISED
 from fairseq_deepnet.tools.plotting.runs import LOG, Points, read_metrics
 from fairseq_deepnet.tools.scores import Score, decoding, read_score, read_scores
-from fairseq_deepnet.tools.training import launch
+from fairseq_deepnet.tools.trained_model import ENVIRONMENT
+from fairseq_deepnet.tools.training import fallbacks, launch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,6 +44,7 @@ FILE: Final = "results.csv"
 _PARAMETERS: Final = re.compile(r"num\. shared model params: ([\d,]+)")
 OPTIONS: Final = ("lr", "adam-eps", "freeze-norms", "max-update", "warmup-updates", "seed")
 """Options that are columns of results.csv."""
+FALLBACKS: Final = "; trained with the fallbacks "
 
 
 class Status(StrEnum):
@@ -119,8 +121,9 @@ class Run:
             if points and not math.isfinite(points[-1][1]):
                 return f"the last {name} loss, at update {points[-1][0]:,}, is {points[-1][1]}"
         trouble: dict[Kind, events.Event] = {}
+        taken = len(fallbacks.read(self.folder))
         for event in events.read(self.folder / events.NAME):
-            was_rescued = event.policy != "warn" and not crashed
+            was_rescued = event.attempt < taken or (event.policy != "warn" and not crashed)
             if event.kind in _TROUBLE:
                 trouble.pop(event.kind, None)
                 if not (event.ended or was_rescued):
@@ -151,7 +154,11 @@ class Run:
         # width, FFN width and heads, unless only the arch defines them
         names = ("embed-dim", "ffn-embed-dim", "attention-heads")
         shape = [options.get(f"encoder-{name}") for name in names]
-        tokens = self.config.recipe.get("global-batch-tokens") or options.get("max-tokens")
+        file = self.folder / ENVIRONMENT  # names the tokens of all processes
+        tokens = read_record(file).get("tokens") if file.is_file() else None
+        target = self.config.recipe.get("global-batch-tokens")
+        if tokens is None and (batch := launch.choose_batch(options, target, devices=1)):
+            tokens = batch.target
         log = self.folder / LOG
         text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
         parameters = _PARAMETERS.findall(text)[-1:]  # a log may begin with a failed attempt
@@ -173,7 +180,7 @@ class Run:
             "layers": "-".join(f"{depth}L" for depth in sides),
             "scheme_or_arch": options.get("residual-scheme", options.get("arch")),
             "shape": None if None in shape else "/".join(map(str, shape)),
-            "tokens": None if tokens is None else launch.parse_tokens(str(tokens)),
+            "tokens": tokens,
             "data": self.config.recipe.get("data"),
             "status": self.status.value,
             "reason": self.reason,
@@ -234,13 +241,17 @@ def read_run(folder: Path) -> Run:
     files = [folder / name for name in ("config.yaml", "cell.yaml") if (folder / name).is_file()]
     config = configs.recorded_config(files[0]) if files else Config(folder.name, {}, {})
     run = Run(folder, config, cell=cell, unigram=result.get("unigram_nll"))
-    logged = read_metrics(folder, ("nll_loss", "loss", "ups"))
+    logged = read_metrics(folder, ("nll_loss", "loss", "ups", "wps", "wpb"))
     has_nll = logged["nll_loss", "train"] or logged["nll_loss", "valid"]
     nll = "nll_loss" if has_nll else "loss"  # some criterions log nothing else
-    run.valid_loss, run.speed = logged["loss", "valid"], logged["ups", "train"]
+    words = dict(logged["wpb", "train"])  # fairseq rounds ups, to 0.00 in slow runs
+    speed = [(u, wps / words[u]) for u, wps in logged["wps", "train"] if words.get(u)]
+    run.valid_loss, run.speed = logged["loss", "valid"], speed or logged["ups", "train"]
     run.valid_nll, run.train_nll = logged[nll, "valid"], logged[nll, "train"]
     if result:
         run.status, run.reason = Status(result["status"]), str(result.get("reason", ""))
+        if steps := [fallback["change"] for fallback in fallbacks.read(folder)]:
+            run.reason += f"{FALLBACKS}{', '.join(steps)}"
         run.score = read_score(folder, result["score"]) if result.get("score") else None
     elif cell:
         run.reason = f"unfinished at update {run.updates}"

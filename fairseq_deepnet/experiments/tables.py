@@ -16,7 +16,7 @@ import pandas as pd
 
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.paper import Key, Law
-from fairseq_deepnet.experiments.results import Status
+from fairseq_deepnet.experiments.results import FALLBACKS, Status
 from fairseq_deepnet.tools.tables import listed
 
 MISSING: Final = "-"
@@ -209,8 +209,9 @@ def describe_settings(runs: pd.DataFrame) -> str:
 
 
 def _list_failures(runs: pd.DataFrame) -> list[str]:
-    """Return a note for each run that is not done, with the reason."""
-    bad = runs[runs["status"] != Status.DONE].drop_duplicates("run")
+    """Return a note for each run that is not done or needed fallbacks, with the reason."""
+    was_rescued = runs["reason"].str.contains(FALLBACKS, regex=False, na=False)
+    bad = runs[(runs["status"] != Status.DONE) | was_rescued].drop_duplicates("run")
     return [f"{run}: {why or s}" for run, why, s in bad[["run", "reason", "status"]].to_numpy()]
 
 
@@ -228,13 +229,12 @@ def _fig7(runs: pd.DataFrame) -> list[Table]:
     """Build tables of validation losses at the paper's updates and at each run's last update."""
     runs, tables = runs.fillna({"valid_losses": ""}), []
     for panel in ("lr", "batch", "width"):
-        rows = []
+        rows, columns = [], paper.table(f"fig7-{panel}").columns
         for run in in_panels(runs, panel).to_dict("records"):
             losses = dict(pair.split(":") for pair in run["valid_losses"].split())
-            for update in (*paper.table(f"fig7-{panel}").columns, *list(losses)[-1:]):
+            for update in dict.fromkeys([*columns, *list(losses)[-1:]]):
                 rows.append({**run, "update": update, "valid_loss": losses.get(update)})
         curves = pd.DataFrame(rows, columns=[*runs.columns, "update"])
-        curves = curves.drop_duplicates(["run", "update"])
         tables += build(f"fig7-{panel}", curves, panel, "update", "valid_loss", is_published=True)
     return tables
 

@@ -321,6 +321,14 @@ def test_text_that_changed_between_stop_and_resume_is_refused(
     assert (record.run / "environment.json").read_bytes() == recorded
 
 
+def test_more_processes_with_the_same_batch_each_are_other_settings(record: Recorder) -> None:
+    assert record("--update-freq=2")
+    make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)
+    assert record("--update-freq=2", cpu_processes="4") is None
+    assert "with other settings (tokens per update 400 -> 1,600): set RUN=FOLDER" in record.output
+    assert record("--update-freq=2", cpu_processes="4", resume="")
+
+
 def test_data_without_a_record_in_other_languages_do_not_suggest_to_resume(
     record: Recorder, tmp_path: Path
 ) -> None:

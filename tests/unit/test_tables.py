@@ -15,6 +15,7 @@ from fairseq_deepnet import cli
 from fairseq_deepnet.experiments import results
 from fairseq_deepnet.experiments.report import against_depth, make
 from fairseq_deepnet.experiments.tables import MEASURES, Table
+from fairseq_deepnet.records import write_record
 from tests.support.cells import SIGNATURE, write_cell, write_config, write_score
 
 
@@ -97,6 +98,21 @@ def test_table_1_cell_by_cell(table1: Path) -> None:
     assert "scored, deepnorm_6l: multi-bleu, test set" in text_of(table1)
 
 
+def test_a_row_names_the_batch_the_speed_and_the_fallbacks(tmp_path: Path) -> None:
+    options = {"max_tokens": 100, "update_freq": "4"}
+    run = write_cell(tmp_path, "a", "other", {"size": "1"}, options=options, train={9: 3.0})
+    log = (run / "train.log").read_text(encoding="utf-8")
+    slow = log.replace('"ups": "4"', '"ups": "0.02", "wps": "15.2", "wpb": "1000"')
+    (run / "train.log").write_text(slow, encoding="utf-8")
+    (run / "fallback.json").write_text('{"history": [{"change": "lr*0.5"}]}', encoding="utf-8")
+    row = results.read_run(run).row()
+    assert row["tokens"] == 400
+    assert row["seconds_per_update"] == pytest.approx(1000 / 15.2)
+    assert "a: ; trained with the fallbacks lr*0.5" in text_of(tmp_path)
+    write_record(run / "environment.json", {"tokens": 3200})  # of eight processes
+    assert results.read_run(run).row()["tokens"] == 3200
+
+
 def test_figure_7_reads_validation_losses_at_the_paper_s_updates(tmp_path: Path) -> None:
     losses = {5000: 4.30, 7000: 4.2, 10000: 4.0, 20000: 3.95, 30000: 3.9}
     both = [
@@ -114,6 +130,10 @@ def test_figure_7_reads_validation_losses_at_the_paper_s_updates(tmp_path: Path)
     assert entry(rows, "512", "5000") == ("", "4.49", "", "done")
     assert entry(rows, "512", "2") == ("9.75", "", "", "done")
     assert {row["table"] for row in rows} == {"fig7-lr", "fig7-batch", "fig7-width"}
+    write_cell(tmp_path / "b", "lr1.5e-3", "fig7", {}, places=both, losses=losses)
+    runs = results.read_runs([tmp_path, tmp_path / "b"])
+    with pytest.raises(ValueError, match="report their folders separately"):
+        make(results.table_of(runs))
 
 
 def test_table_2_shows_averages_and_figure_8_fits_the_law(tmp_path: Path) -> None:

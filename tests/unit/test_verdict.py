@@ -56,6 +56,9 @@ def test_vanished_gradients_and_successful_fallbacks_are_not_divergence(tmp_path
     report(tmp_path, {"kind": "loss_spike", "policy": "stop"})
     assert why(tmp_path, FALLING, [], crashed=True) is not None
     assert why(tmp_path, FALLING, []) is None
+    history = [{"change": "lr*0.5", "from_update": 90}]
+    (tmp_path / "fallback.json").write_text(json.dumps({"history": history}), encoding="utf-8")
+    assert why(tmp_path, FALLING, [], crashed=True) is None  # the next attempt had no event
 
 
 @pytest.mark.parametrize(

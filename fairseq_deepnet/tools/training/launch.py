@@ -81,6 +81,21 @@ def split_batch(target: int, max_tokens: int, devices: int) -> Batch:
     return Batch(max_tokens, update_freq, devices, target)
 
 
+def choose_batch(options: Mapping[str, object], target: object, devices: int) -> Batch | None:
+    """Return the batch, or None if it is not --max-tokens times one --update-freq.
+
+    Args:
+        target: the recipe's tokens per update, which count only without --update-freq.
+    """
+    limit, frequency = str(options.get("max-tokens")), str(options.get("update-freq", 1))
+    if not (limit.isdecimal() and frequency.isdecimal()):
+        return None
+    if target is not None and "update-freq" not in options:
+        return split_batch(parse_tokens(target), int(limit), devices)
+    tokens = int(limit) * int(frequency) * devices
+    return Batch(int(limit), int(frequency), devices, tokens)
+
+
 def precision_arguments(precision: str, has_gpus: bool, elsewhere: bool = False) -> list[str]:
     """Return fairseq-train's option for a precision.
 

@@ -12,6 +12,7 @@ from typing import Final
 
 import torch
 
+from fairseq_deepnet import ended
 from fairseq_deepnet.checkpoints import LAST, load_checkpoint, num_updates
 from fairseq_deepnet.files import say, shown, write_text
 from fairseq_deepnet.preemption import OWED
@@ -92,23 +93,27 @@ def record(
         "gpus": [torch.cuda.get_device_name(i) for i in range(devices.gpus)],
         "threads": os.environ.get("OMP_NUM_THREADS"),
         "batch": str(batch) if batch else None,
+        "tokens": batch.target if batch else None,
         "platform": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
     }
     write_record(run / ENVIRONMENT, facts)
 
 
-def refuse_changes(run: Path, config: configs.Config, data: Path, resume: bool) -> list[str]:
-    """Return the differences between a config and the recorded config.
+def refuse_changes(
+    run: Path, config: configs.Config, data: Path, batch: launch.Batch | None, resume: bool
+) -> list[str]:
+    """Return the differences from the recorded config and number of tokens per update.
 
     Raises:
         ValueError: if the run has checkpoints and was trained with other data, or with other
             settings and `resume` is False.
     """
-    is_trained = any(run.glob("checkpoints/*.pt"))
+    is_trained, tokens = any(run.glob("checkpoints/*.pt")), None
     if not (run / "config.yaml").is_file():
         return []
     if is_trained and (run / ENVIRONMENT).is_file():
-        text = read_record(run / ENVIRONMENT, {"data": dict})["data"].get("text_sha256")
+        facts = read_record(run / ENVIRONMENT, {"data": dict})
+        text, tokens = facts["data"].get("text_sha256"), facts.get("tokens")
         if text and text != text_digests(data):
             raise ValueError(
                 f"{shown(run)} was trained on other training or validation text than"
@@ -117,6 +122,8 @@ def refuse_changes(run: Path, config: configs.Config, data: Path, resume: bool) 
             )
     before = configs.recorded_config(run)
     changes = differences(before, config)
+    if tokens and batch and tokens != batch.target and not ended.is_complete(run):
+        changes.append(f"tokens per update {tokens:,} -> {batch.target:,}")
     if changes and is_trained:
         start = config.options.get("restore-file", LAST)
         if start not in (LAST, before.options.get("restore-file")):

@@ -41,7 +41,7 @@ class PlannedRun:
     data: Path  # folder
     run: Path  # folder
     launcher: launch.Launcher  # with the devices
-    batch: launch.Batch | None  # None without recipe.global-batch-tokens
+    batch: launch.Batch | None
     precision: list[str]  # fairseq-train's option
     command: list[str]  # fairseq-train, with all options
     parsed: argparse.Namespace  # these options as fairseq parses them
@@ -113,10 +113,8 @@ def settle(args: argparse.Namespace) -> PlannedRun:
     )
     elsewhere = elsewhere and devices.gpus > visible
     precision = launch.precision_arguments(args.precision, devices.gpus > 0, elsewhere)
-    batch, tokens = None, config.recipe.get("global-batch-tokens")
-    limit = config.options.get("max-tokens")
-    if tokens is not None and limit is not None and "update-freq" not in config.options:
-        batch = launch.split_batch(launch.parse_tokens(tokens), int(str(limit)), devices.total)
+    tokens = config.recipe.get("global-batch-tokens")
+    batch = launch.choose_batch(config.options, tokens, devices.total)
     is_sharded = config.options.get("ddp-backend") == "fully_sharded"
     machine = precision + launcher.arguments(is_sharded)
     command = _build_command(config, data, args.run, batch, machine)
@@ -176,7 +174,8 @@ def plan_run(args: argparse.Namespace) -> Plan:
         return Plan()
     if any(run.glob("checkpoints/*.pt")):
         refuse_other_vocabulary(run, training.data)
-    changes = run_folder.refuse_changes(run, training.config, training.data, args.resume)
+    config, data, batch = training.config, training.data, training.batch
+    changes = run_folder.refuse_changes(run, config, data, batch, args.resume)
     if ended.is_complete(run) and not changes:
         say(f"{shown(run)} is complete: nothing to do (RUN=FOLDER trains another)")
         return Plan()
