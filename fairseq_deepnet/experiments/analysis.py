@@ -104,6 +104,10 @@ def make(figure: str, runs: Sequence[Run], updates: range) -> list[Plot]:
     measured = {r["update"] for run in runs for r in run.records}.intersection(updates)
     first, last = min(measured, default=0), max(measured, default=0)  # fig3c needs none
     period = f"update {first}" if first == last else f"mean of updates {first} to {last}"
+    for run in runs:
+        found = measured.intersection(r["update"] for r in run.records)
+        if len(found) < len(measured):
+            say(f"{shown(run.folder)} recorded {len(found)} of the {len(measured)} updates")
     plots = []
     for name in (name for name in _AXES if name.startswith(figure)):
         points = [point for run in runs for point in points_of(name, run, updates)]

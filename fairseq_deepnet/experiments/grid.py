@@ -124,6 +124,12 @@ def load_sweep(name: str) -> Sweep:
     try:
         panels = {str(part): _panel(content, own or {}) for part, own in parts.items()}
         _refuse_unused_settings(list(panels.values()))
+        for name in (
+            *panels,
+            *(factor for panel in panels.values() for factor in panel["factors"]),
+        ):
+            if re.search(r"[\s:,]", name):
+                raise ValueError(f"{name!r}: a name cannot contain spaces, colons or commas")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
     is_published = path.resolve().parent == FOLDER.resolve()

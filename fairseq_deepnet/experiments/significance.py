@@ -24,7 +24,7 @@ from fairseq_deepnet.stock_names import in_stock_names
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation import scoring
-from fairseq_deepnet.tools.scores import read_score
+from fairseq_deepnet.tools.scores import decoding, read_score
 
 DEFAULT: Final = "scores/test.checkpoint_best.beam5.lenpen1"
 TESTS: Final = {"bootstrap": "bs", "randomisation": "ar"}
@@ -108,6 +108,8 @@ def compare(folders: Sequence[Path], score: str | None = None) -> tuple[pd.DataF
         if run.record["bleu_signature"] != runs[0].record["bleu_signature"]:
             raise ValueError(f"{run.folder} and {runs[0].folder} have different BLEU signatures")
     systems: dict[str, dict[str, ScoredRun]] = {}
+    if len({decoding(run.record) for run in runs}) > 1:
+        notes += [f"{shown(run.folder)} was decoded with {decoding(run.record)}" for run in runs]
     for run in runs:
         if systems.setdefault(run.settings, {}).setdefault(run.seed, run) is not run:
             other = systems[run.settings][run.seed].folder

@@ -133,6 +133,16 @@ def test_figure_5_averages_over_seeds(tmp_path: Path) -> None:
     assert (row["seeds"], row["lowest"], row["highest"]) == pytest.approx((2, 0.2, 0.6))
 
 
+def test_a_run_that_ended_within_the_updates_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for depth, updates in ((6, 5), (18, 2)):
+        values = {"scheme": "deepnorm", "depth": str(depth)}
+        write_run(tmp_path, f"deepnorm_{depth}l", "fig5", values, updates)
+    panels_of("fig5", tmp_path, "1-5")
+    assert capsys.readouterr().err.endswith("deepnorm_18l recorded 2 of the 5 updates\n")
+
+
 def test_a_missing_quantity_is_an_error_with_the_command_that_records_it(tmp_path: Path) -> None:
     write_cell(tmp_path / "r", "post-ln_6l", "fig5", {"scheme": "post-ln", "depth": "6"})
     with pytest.raises(ValueError, match=r"fig5: none .* `deepnet sweep fig5`, or .* --updates"):

@@ -165,6 +165,13 @@ def test_an_invalid_definition_is_an_error_with_file_and_key(
     assert "\n" not in str(error.value)
 
 
+def test_a_name_with_a_space_is_refused(small: Path) -> None:
+    text = small.read_text(encoding="utf-8")
+    small.write_text(f"{text}\npanels: {{lr sweep: {{}}}}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="'lr sweep': a name cannot contain spaces"):
+        load_sweep(str(small))
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -40,7 +41,8 @@ _DENSE: Final = ((0x3040, 0x30FF), (0x3400, 0x9FFF), (0xAC00, 0xD7A3), (0x20000,
 
 def tokenizer_of(target_language: str | None) -> str:
     """Return the tokenizer for a target language, or sacreBLEU's default for unknown languages."""
-    language = languages.find(target_language) if target_language else None
+    code = target_language or ""
+    language = languages.find(code) or languages.find(re.split("[-_]", code)[0])  # such as zh_Hans
     return language.bleu if language else "13a"
 
 
