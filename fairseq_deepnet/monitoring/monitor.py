@@ -7,6 +7,7 @@ measure the quantity in `Monitor.gradients` or `Monitor.end`.
 
 from __future__ import annotations
 
+import logging
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ from . import records
 from .instruments import GAINS, GRADIENTS, Activations, GradientNorms, measure_gains, padding_of
 from .records import QUANTITIES
 from .updates import FILE, TOKENS, Probe, UpdateBound, distance
+
+logger = logging.getLogger(__name__)
 
 ON_PROBE: Final = ("model_update", "step_update", *TOKENS, "update_bound")
 """Quantities that need the probe, which is a fixed batch, or the initial parameters."""
@@ -108,6 +111,9 @@ class Monitor(Observer):
         records.keep_until(self.file, update)
         if update and self.probe:
             self.probe.resume()
+            if self.bound and self.probe.moved:
+                logger.warning("update_bound ends here: the run began with loaded weights")
+                self.bound = None
 
     def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
         if self.probe:
@@ -118,7 +124,7 @@ class Monitor(Observer):
     def gradients(self, trainer: Any, update: int) -> None:
         # The parameters have not been updated yet, and Admin has finished profiling.
         if self.probe and self.probe.initial is None:
-            self.probe.start()
+            self.probe.start(self.bound.measure() if self.bound else 0.0)
             if self.bound:
                 self.bound.start()
         if not self._is_due(update):

@@ -76,6 +76,7 @@ class Probe:
         # the model's arguments: src_tokens [B, S] and, with two stacks, prev_output_tokens [B, T]
         self.net_input: dict[str, Tensor] = {}
         self.initial: Tensor | None = None  # F(x, theta_0) [n, C]
+        self.moved = 0.0  # bound for the change from the seed's weights to theta_0
         sums = (p.detach().abs().sum(dtype=torch.float64) for p in model.parameters())
         self._sum = math.fsum(map(float, sums))
 
@@ -85,14 +86,15 @@ class Probe:
             batch = first_sentences(trainer, samples)
             self.net_input = utils.move_to_cuda(batch) if trainer.cuda else batch
 
-    def start(self) -> None:
+    def start(self, moved: float) -> None:
         """Compute the output with the current parameters as theta_0, and write the file."""
-        self.initial = self.features()
+        self.initial, self.moved = self.features(), moved
         self.file.parent.mkdir(parents=True, exist_ok=True)
         state = {
             "net_input": {name: value.cpu() for name, value in self.net_input.items()},
             "features": self.initial.cpu(),
             "fingerprint": self._sum,
+            "moved": moved,
         }
         save_checkpoint(state, self.file)
 
@@ -104,6 +106,7 @@ class Probe:
             if not math.isclose(state["fingerprint"], self._sum, rel_tol=1e-6):
                 raise ValueError("the run had other initial weights (another --seed?)")
             self.net_input, self.initial = dict(state["net_input"]), state["features"]
+            self.moved = state.get("moved", 0.0)
         except Exception as error:  # torch.load raises any exception for a damaged file
             logger.warning("%s: %s; model updates are measured from here on", self.file, error)
 

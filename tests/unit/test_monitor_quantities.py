@@ -4,6 +4,7 @@ The pass by hand (tests.support.by_hand) processes one sentence at a time, witho
 Agreement with its numbers shows that the monitor ignores padding.
 """
 
+import copy
 import functools
 import itertools
 import math
@@ -228,6 +229,22 @@ def test_the_bound_is_the_sum_of_theorems_4_2_and_4_3(
     first, *rest = sums.values()
     bound = passed * first + rest[0] if rest else first
     assert rig.values()["update_bound"] == near(math.sqrt(8) * bound)
+
+
+def test_a_resumed_run_that_began_with_loaded_weights_has_no_bound(tmp_path: Path) -> None:
+    for first, seed in ((1, 7), (2, 1)):  # seed 7 loads no weights
+        folder = tmp_path / str(first)
+        loaded = copy.deepcopy(Rig(folder, seed=7).model.state_dict())
+        for start in (0, 1):
+            rig = Rig(folder, "--monitor-interval=1", seed=seed)
+            rig.model.load_state_dict(loaded)
+            rig.trainer.set_num_updates(start)
+            rig.trainer.notify("loaded", start)
+            rig.update()
+            loaded = copy.deepcopy(rig.model.state_dict())
+        assert [record["update"] for record in rig.records()] == [1, 2]
+        assert ("update_bound" in rig.values()) == (seed == 7)
+        assert "model_update" in rig.values()
 
 
 @pytest.mark.parametrize("scheme", ["pre-ln", "rezero", "b2t", "resi-dual"])
