@@ -4,7 +4,7 @@ Shapes: B = batch, S = source length, C = channels.
 """
 
 from itertools import count
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from fairseq.data import Dictionary
@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from ..modules.dropout import Dropout
 from ..modules.joined_projection import lay_out
 from ..modules.layers import EncoderLayer
-from ..modules.layers_at_inference import UnpaddedLayer
 from ..modules.positions import Unpadded, additive, key_mask
-from ..modules.stack import ActivationCheckpointing, run_layers
+from ..modules.stack import run_layers
 from ..schemes import LayerNorm, NormPlacement, Place, ResidualScheme, Side
 from .options import build_layer, layer_shape
 from .running_options import checkpointing_of, streams_in_fp32
@@ -122,13 +121,15 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
         dtype = x.dtype
         mask = None if padding is None else additive(key_mask(padding), dtype)
         x = self.to_stream(x)
-        packed = []
-        if padding is not None and self.generates and not return_all_hiddens:
-            x = self.run_unpadded(x, Unpadded(padding), mask)
-        elif self.packs(src_tokens) and not return_all_hiddens:
-            batch = Unpadded(padded, packed=True)
-            x, _ = self.run_all(batch.take(x), None, False, batch)
-            x, packed = batch.restore(x), [batch]
+        batch = None
+        if self.packs(src_tokens) and not return_all_hiddens:
+            batch, mask = Unpadded(padded, packed=True), None
+        elif padding is not None and self.generates and not return_all_hiddens:
+            # Generation sorts by words; padding depends on subwords and can fill a third of a batch
+            batch = Unpadded(padding)
+        if batch is not None:
+            x, _ = self.run_all(batch.take(x), mask, False, batch)
+            x = batch.restore(x)
         else:
             x = x if padding is None else x.masked_fill(padding.unsqueeze(-1), 0)
             x, states = self.run_all(x, mask, return_all_hiddens)
@@ -142,7 +143,7 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
             "fc_results": [],
             "src_tokens": [],
             "src_lengths": [lengths.unsqueeze(1)],
-            "packed": packed,
+            "packed": [batch] if batch is not None and batch.packed else [],
         }
 
     def run_all(
@@ -157,18 +158,6 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
             self.combination,
             keep_states,
         )
-
-    def run_unpadded(self, x: Tensor, batch: Unpadded, mask: Tensor | None) -> Tensor:
-        """Run only the non-padding positions of the batch through the layers."""
-        layers = [UnpaddedLayer(cast(EncoderLayer, layer), batch) for layer in self.layers]
-        x, _ = run_layers(
-            layers,
-            batch.take(x),
-            lambda layer, h: layer(h, mask),
-            ActivationCheckpointing(),
-            self.combination,
-        )
-        return batch.spread(x)
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
         """Prepare the encoder for generation, after training."""

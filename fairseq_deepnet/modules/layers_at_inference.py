@@ -1,16 +1,12 @@
-"""Layers for inference: a decoder layer for one position and an encoder layer without padding.
+"""Decoder layers for inference, which run one position.
 
 A step of beam search consists of hundreds of small operations and spends most of its time outside
 matrix products. Therefore activations are matrices [R, C] here, one product computes q, k and v,
 batched products compute the attention of all hypotheses of a sentence together, and a layer's parts
 are looked up once per batch.
 
-Generation sorts sentences by number of words, but padding depends on the number of subwords and can
-fill a third of a batch. (Training sorts by source subwords and has little padding.) Therefore the
-encoder's linear maps are applied only to real positions. Attention is applied to padded sentences.
-
 Shapes: R = rows, B = sentences, K = R / B hypotheses per sentence, C = channels, H = heads,
-D = C / H, n = stored or real positions, S = source positions, S' = S padded to a multiple of 16.
+D = C / H, n = stored positions, S = source positions, S' = S padded to a multiple of 16.
 """
 
 from collections.abc import Callable
@@ -21,10 +17,10 @@ from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor
 
 from ..schemes import Sublayer
-from .attention import MultiheadAttention, scaled_dot_product_attention
+from .attention import MultiheadAttention
 from .decoding_cache import DecodingCache, LayerMemory
 from .joined_projection import projection
-from .layers import DecoderLayer, EncoderLayer, TransformerLayer
+from .layers import DecoderLayer, TransformerLayer
 from .positions import Unpadded
 
 ProjectSource = Callable[[MultiheadAttention], tuple[Tensor, Tensor]]
@@ -125,30 +121,6 @@ class Attend:
         if self.head_transform is not None:
             output = self.head_transform(output)
         return self.out_proj(output.transpose(1, 2).reshape(sentences * group, -1)), weights
-
-
-class UnpaddedLayer:
-    """Encoder layer applied to a batch's real positions, for inference."""
-
-    def __init__(self, layer: EncoderLayer, batch: Unpadded) -> None:
-        self.batch = batch
-        self.attention, self.feed_forward = layer.self_attn, layer.feed_forward
-        self.enter = partial(layer.enter, Sublayer.SELF_ATTN)
-        self.leave = partial(layer.leave, Sublayer.SELF_ATTN)
-        self.project = projection(layer.self_attn)
-
-    def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the layer's output [n, C] for x [n, C] and an additive mask [B, 1, 1, S]."""
-        attention = self.attention
-        parts = self.batch.spread(self.project(self.enter(x))).chunk(3, dim=-1)
-        query, key, value = map(attention.split_heads, parts)
-        heads = scaled_dot_product_attention(
-            query, key, value, mask, attention.dropout_probability()
-        )
-        if attention.head_transform is not None:
-            heads = attention.head_transform(heads)
-        joined = self.batch.take(heads.transpose(1, 2).flatten(2))
-        return self.feed_forward(self.leave(x, attention.out_proj(joined)))
 
 
 def source_projection(source: Tensor, real: Tensor) -> ProjectSource:
