@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..modules.decoding import Decoding
 from ..modules.joined_projection import lay_out
-from ..modules.layers import CausalLayer, DecoderLayer, TransformerLayer
+from ..modules.layers import CausalLayer, DecoderLayer
 from ..modules.positions import TargetMask, Unpadded, additive, key_mask, target_mask
 from ..modules.stack import run_layers
 from ..schemes import Place, ResidualScheme, Side
@@ -54,10 +54,10 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
         # Training needs attention weights only for supervised alignments.
         self.need_attn = bool(getattr(cfg, "load_alignments", False))
 
-    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> TransformerLayer:
+    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> DecoderLayer:
         """Build the next layer; the first call builds the lowest layer."""
         place = Place(Side.DECODER, next(self._next_layer))
-        kind: type[TransformerLayer] = CausalLayer if no_encoder_attn else DecoderLayer
+        kind = CausalLayer if no_encoder_attn else DecoderLayer
         return build_layer(kind, cfg, self.scheme, place)
 
     def forward(

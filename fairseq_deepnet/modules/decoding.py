@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..schemes import Combination
 from .decoding_cache import DecodingCache
-from .layers import TransformerLayer
+from .layers import DecoderLayer
 from .layers_at_inference import NewestPosition, source_projection
 from .stack import ActivationCheckpointing, run_layers
 
@@ -45,7 +45,7 @@ class Decoding:
             self.source_length = source.size(1)
             project = source_projection(source, visible)
         self.steps = [
-            NewestPosition(cast(TransformerLayer, layer), self.cache, project) for layer in layers
+            NewestPosition(cast(DecoderLayer, layer), self.cache, project) for layer in layers
         ]
 
     def step(

@@ -216,9 +216,9 @@ class EncoderLayer(TransformerLayer):
 
 
 class DecoderLayer(TransformerLayer):
-    """Self-attention, cross-attention, then feed-forward."""
+    """Self-attention, cross-attention (unless `source` is None), then feed-forward."""
 
-    sublayers = (Sublayer.SELF_ATTN, Sublayer.ENCODER_ATTN, Sublayer.FFN)
+    sublayers: tuple[Sublayer, ...] = (Sublayer.SELF_ATTN, Sublayer.ENCODER_ATTN, Sublayer.FFN)
     stock_name = "TransformerDecoderLayer"
     encoder_attn: MultiheadAttention
     encoder_attn_layer_norm: nn.Module | None
@@ -226,7 +226,7 @@ class DecoderLayer(TransformerLayer):
     def compute(  # type: ignore[override]
         self,
         x: Tensor,
-        source: Tensor,
+        source: Tensor | None = None,
         self_mask: Tensor | None = None,
         source_mask: Tensor | None = None,
         causal: bool = False,
@@ -238,15 +238,18 @@ class DecoderLayer(TransformerLayer):
 
         Args:
             x: [B, T, C].
-            source: the encoder's output [B, S, C'].
+            source: the encoder's output [B, S, C']; None in a decoder-only model.
             self_mask: additive, [B, 1, T, T]; must be None if `causal` is True.
             source_mask: additive, [B, 1, 1, S].
             need_weights: return the cross-attention's weights; must be False if `batch` is given.
             batch: if given, x contains only the real positions of this batch, [n, C].
             source_batch: if given, `source` contains only real positions; `batch` must be packed.
         """
-        x = self.self_attention(x, self_mask, causal, batch)
-        x, weights = self.cross_attention(x, source, source_mask, need_weights, batch, source_batch)
+        x, weights = self.self_attention(x, self_mask, causal, batch), None
+        if source is not None:
+            x, weights = self.cross_attention(
+                x, source, source_mask, need_weights, batch, source_batch
+            )
         return self.feed_forward(x), weights
 
     def cross_attention(
@@ -265,22 +268,7 @@ class DecoderLayer(TransformerLayer):
         return self.leave(Sublayer.ENCODER_ATTN, x, branch), weights
 
 
-class CausalLayer(TransformerLayer):
+class CausalLayer(DecoderLayer):
     """Layer of a decoder-only model: self-attention, then feed-forward."""
 
     sublayers = (Sublayer.SELF_ATTN, Sublayer.FFN)
-    stock_name = "TransformerDecoderLayer"
-
-    def compute(  # type: ignore[override]
-        self,
-        x: Tensor,
-        source: None = None,
-        self_mask: Tensor | None = None,
-        source_mask: None = None,
-        causal: bool = False,
-        need_weights: bool = False,
-        batch: Unpadded | None = None,
-        source_batch: None = None,
-    ) -> tuple[Tensor, None]:
-        """Return the output and None. Arguments are as in `DecoderLayer`; there is no source."""
-        return self.feed_forward(self.self_attention(x, self_mask, causal, batch)), None

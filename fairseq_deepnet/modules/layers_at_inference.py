@@ -20,7 +20,7 @@ from ..schemes import Sublayer
 from .attention import MultiheadAttention
 from .decoding_cache import DecodingCache, LayerMemory
 from .joined_projection import projection
-from .layers import DecoderLayer, TransformerLayer
+from .layers import DecoderLayer
 from .positions import Unpadded
 
 ProjectSource = Callable[[MultiheadAttention], tuple[Tensor, Tensor]]
@@ -37,7 +37,7 @@ class NewestPosition:
     """
 
     def __init__(
-        self, layer: TransformerLayer, cache: DecodingCache, project: ProjectSource | None
+        self, layer: DecoderLayer, cache: DecodingCache, project: ProjectSource | None
     ) -> None:
         self.cache = cache
         self.layer, self.number = layer, layer.place.layer
@@ -49,8 +49,7 @@ class NewestPosition:
         self.enter = partial(layer.enter, Sublayer.SELF_ATTN)
         self.project = projection(layer.self_attn)
         self.cross: Attend | None = None
-        if isinstance(layer, DecoderLayer):
-            assert project is not None
+        if project is not None:
             self.memory.set_source(*project(layer.encoder_attn))
             self.cross = Attend(layer.encoder_attn)
             self.query = layer.encoder_attn.q_proj
