@@ -129,8 +129,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
 
     def clip_grad_norm(self, clip_norm: float) -> Tensor:
         self.notify("gradients", self.get_num_updates() + 1)
-        norm: Tensor = super().clip_grad_norm(clip_norm)
-        return norm
+        return super().clip_grad_norm(clip_norm)
 
     def valid_step(self, sample: Any, raise_oom: bool = False) -> Any:
         output = super().valid_step(sample, raise_oom)

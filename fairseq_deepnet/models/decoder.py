@@ -211,8 +211,7 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
                 padding = (encoder_out["encoder_padding_mask"] or [None])[0]
             group = group if rows % group == 0 else 1
             incremental_state[DECODING_KEY] = Decoding(self.layers, group, source, padding)
-        decoding: Decoding = incremental_state[DECODING_KEY]
-        return decoding
+        return incremental_state[DECODING_KEY]
 
     def embed(self, tokens: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
         """Embed tokens [B, T] as [B, T, C]; in incremental decoding, only the newest, [B, 1, C]."""

@@ -85,14 +85,13 @@ class DeepNetTransformerModel(HonoursBf16, TransformerModel):
         encoder_out = self.encoder(
             src_tokens, src_lengths=src_lengths, return_all_hiddens=return_all_hiddens
         )
-        decoded: tuple[Tensor, dict[str, list[Any]]] = self.decoder(
+        return self.decoder(
             prev_output_tokens,
             encoder_out=encoder_out,
             return_all_hiddens=return_all_hiddens,
             self_mask=mask,
             **options,
         )
-        return decoded
 
 
 @register_model_architecture("deepnet_transformer", "deepnet_transformer")

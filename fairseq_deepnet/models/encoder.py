@@ -184,8 +184,7 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
             sentence, note = sentence[::group], {"hypotheses_per_sentence": [group]}
             if torch.equal(sentence, each):
                 return encoder_out
-        reordered: EncoderOut = super().reorder_encoder_out(encoder_out, sentence)
-        return reordered | note
+        return super().reorder_encoder_out(encoder_out, sentence) | note
 
     def upgrade_state_dict_named(
         self, state_dict: dict[str, Tensor], name: str

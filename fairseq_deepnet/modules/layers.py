@@ -146,8 +146,7 @@ class TransformerLayer(nn.Module):
         """Return a sublayer's LayerNorm; None if the scheme has no LayerNorms."""
         if sublayer is Sublayer.FFN:
             return self.final_layer_norm
-        norm: nn.Module | None = getattr(self, f"{sublayer.value}_layer_norm")
-        return norm
+        return getattr(self, f"{sublayer.value}_layer_norm")
 
     def residual(self, sublayer: Sublayer) -> Residual:
         """Return a sublayer's residual connection."""
@@ -192,8 +191,7 @@ class TransformerLayer(nn.Module):
         h = self.activation_dropout_module(self.activation_fn(h))
         if self.post_activation_transform is not None:
             h = self.post_activation_transform(h)
-        output: Tensor = self.leave(Sublayer.FFN, x, self.fc2(h))
-        return output
+        return self.leave(Sublayer.FFN, x, self.fc2(h))
 
 
 class EncoderLayer(TransformerLayer):

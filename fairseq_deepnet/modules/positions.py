@@ -105,8 +105,7 @@ class Unpadded:
 
     def take(self, x: Tensor) -> Tensor:
         """Return the real positions, [B, T, C] -> [n, C]; the gradient of padding is 0."""
-        rows: Tensor = _Take.apply(x, self)  # type: ignore[no-untyped-call]
-        return rows
+        return _Take.apply(x, self)  # type: ignore[no-untyped-call]
 
     def spread(self, x: Tensor) -> Tensor:
         """Return x [n, C] as [B, T, C] for attention.
@@ -114,8 +113,7 @@ class Unpadded:
         Padding has arbitrary finite values, which must be masked: the backward pass ignores their
         gradients.
         """
-        spread: Tensor = _Spread.apply(x, self)  # type: ignore[no-untyped-call]
-        return spread
+        return _Spread.apply(x, self)  # type: ignore[no-untyped-call]
 
     def restore(self, x: Tensor) -> Tensor:
         """Return x [n, C] as [B, T, C] with zeros at padding."""

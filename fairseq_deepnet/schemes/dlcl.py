@@ -24,8 +24,7 @@ class LinearCombination(Combination):
         self.norms = nn.ModuleList(LayerNorm(embed_dim) for _ in range(layers))
 
     def keep(self, output: Tensor, layer: int) -> Tensor:
-        normalised: Tensor = self.norms[layer - 1](output) if layer else output
-        return normalised
+        return self.norms[layer - 1](output) if layer else output
 
     def forward(self, outputs: list[Tensor]) -> Tensor:
         weights = self.weight[len(outputs) - 1].unbind()

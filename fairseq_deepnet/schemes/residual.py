@@ -39,8 +39,7 @@ class Residual(nn.Module):
 
     def enter(self, x: Stream, norm: Map | None) -> Tensor:
         """Return the branch's input [B, T, C], computed from the stream."""
-        entry: Tensor = x
-        return entry
+        return x
 
     def leave(self, x: Stream, branch: Tensor, norm: Map | None, dropout: Map) -> Stream:
         """Return the stream after the sublayer; x is the stream before it."""

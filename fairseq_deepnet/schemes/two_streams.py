@@ -104,8 +104,7 @@ class JoinStreams(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         is_embedding = x.size(-1) == self.norm.normalized_shape[0]  # LayerDrop may leave no layer
         x, r = (x, x) if is_embedding else x.chunk(2, dim=-1)
-        joined: Tensor = x + self.norm(r)
-        return joined
+        return x + self.norm(r)
 
 
 class ResiDual(ResidualScheme):

@@ -40,8 +40,7 @@ class FixupResidual(WeightedBranchResidual):
         self.before = Shift()
 
     def enter(self, x: Tensor, norm: Map | None) -> Tensor:
-        shifted: Tensor = self.before(x)
-        return shifted
+        return self.before(x)
 
 
 class RFixup(ResidualScheme):

@@ -87,8 +87,7 @@ def scatter(model: ShardedModel, read: Any) -> dict[str, Any]:
                 values[key] = take(whole and whole["state"][index][key], index)
     if WEIGHTS in state:
         state[WEIGHTS] = [take(whole and whole[WEIGHTS][i], i) for i in range(len(own))]
-    result: dict[str, Any] = state
-    return result
+    return state
 
 
 def skeleton(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -245,8 +245,7 @@ class ShardedTrainer(DeepNetTrainer):
             dist.all_reduce(square, group=self.sharded.group)
             return square.sqrt().to(norm.device, norm.dtype)
 
-        norm: Tensor = self.optimizer.clip_grad_norm(clip_norm, aggregate_norm_fn=of_all)
-        return norm
+        return self.optimizer.clip_grad_norm(clip_norm, aggregate_norm_fn=of_all)
 
     def train_step(self, samples: Sequence[Any], raise_oom: bool = False) -> Any:
         self.sharded.gathered = self._gathered_optim_state = None

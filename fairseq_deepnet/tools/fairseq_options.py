@@ -56,8 +56,7 @@ def _parse(
 
 def parse_training(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse arguments as fairseq-train does, including the architecture's defaults."""
-    args: argparse.Namespace = _parse(arguments)[1]
-    return args
+    return _parse(arguments)[1]
 
 
 def parse_generation(arguments: Sequence[str]) -> Any:
