@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from .records import read_record, write_record
+from .records import read_record, write_json
 
 NAME: Final = "ended.json"
 
@@ -54,7 +54,7 @@ class Why(StrEnum):
 
 def write(run: Path, why: Why, update: int, **more: Any) -> None:
     """Record in a run folder why the run ended after `update` updates."""
-    write_record(run / NAME, {"why": why.value, "update": update, **more})
+    write_json(run / NAME, {"why": why.value, "update": update, **more})
 
 
 def read(run: Path) -> dict[str, Any]:

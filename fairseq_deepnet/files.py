@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import shutil
 import sys
@@ -146,8 +145,3 @@ def locked(path: Path) -> Iterator[BinaryIO]:
             if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
                 yield cast(BinaryIO, file)
                 return
-
-
-def write_json(path: Path, content: object) -> None:
-    """Write a JSON file atomically."""
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from .files import PACKAGE, shown, write_json
+from .files import PACKAGE, shown, write_text
 
 Keys = Mapping[str, type | tuple[type, ...]]
 """Required keys of a record, with the types of their values."""
@@ -35,9 +35,9 @@ def strict(value: Any, digits: int = 17) -> Any:
     return value
 
 
-def write_record(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a record as JSON, atomically."""
-    write_json(path, dict(content))
+def write_json(path: Path, content: object) -> None:
+    """Write a JSON file atomically."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_record(path: Path, required: Keys | None = None, remedy: str = "") -> dict[str, Any]:

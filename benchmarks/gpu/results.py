@@ -28,7 +28,7 @@ class Results:
         return self.content["rows"].get(key)
 
     def put(self, key: str, lines: Any) -> None:
-        from fairseq_deepnet.files import write_json
+        from fairseq_deepnet.records import write_json
 
         self.content["rows"][key] = lines
         if self.path is not None:

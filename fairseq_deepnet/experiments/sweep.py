@@ -25,7 +25,8 @@ from fairseq_deepnet.ended import INTERRUPTED, PREEMPTED, UNSAVED, end_with_pare
 from fairseq_deepnet.experiments import grid, results
 from fairseq_deepnet.experiments.grid import Cell
 from fairseq_deepnet.experiments.results import CELL, RESULT, Status, read_json
-from fairseq_deepnet.files import ROOT, say, shown, try_lock, write_json, write_text
+from fairseq_deepnet.files import ROOT, say, shown, try_lock, write_text
+from fairseq_deepnet.records import write_json
 from fairseq_deepnet.tools import configs, tables
 from fairseq_deepnet.tools.devices import all_cores, choose_devices, threads_of, visible_gpus
 from fairseq_deepnet.tools.scores import read_score

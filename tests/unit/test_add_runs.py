@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairseq_deepnet.records import write_record
+from fairseq_deepnet.records import write_json
 from fairseq_deepnet.tools.plotting.runs import Key, Run, Series
 
 ADD_RUNS = runpy.run_path(str(Path(__file__).resolve().parents[2] / "docs" / "add_runs.py"))
@@ -45,7 +45,7 @@ def test_a_scored_run_outside_a_sweep_has_its_bleu(tmp_path: Path) -> None:
     (run / "config.yaml").write_text("arch: transformer\nmax-tokens: 9\n", encoding="utf-8")
     (run / "train.log").touch()
     scores = {"bleu": 34.37, "chrf": 53.14, "split": "test"}
-    write_record(run / "scores" / "test.checkpoint_best.beam5.lenpen1.json", scores)
-    write_record(run / "environment.json", {"git": "97642d41"})
+    write_json(run / "scores" / "test.checkpoint_best.beam5.lenpen1.json", scores)
+    write_json(run / "environment.json", {"git": "97642d41"})
     row = ADD_RUNS["configuration"](Run("run", run, {}), "CPU")
     assert (row["bleu"], row["chrf"], row["revision"]) == (34.37, 53.14, "97642d4")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.records import sha256, write_record
+from fairseq_deepnet.records import sha256, write_json
 from fairseq_deepnet.tools import trained_model
 from tests.support.runs import make_checkpoint, make_data, make_run
 
@@ -44,9 +44,9 @@ def test_moved_data_are_recognised_by_their_record(run: Path, tmp_path: Path) ->
     data, copy = tmp_path / "data", tmp_path / "copy"
     for folder in (data, copy):
         folder.mkdir()
-        write_record(folder / "corpus.json", {"lines": {"train": 4}})
+        write_json(folder / "corpus.json", {"lines": {"train": 4}})
     facts = {"folder": str(data), "corpus_sha256": sha256(data / "corpus.json")}
-    write_record(run / "environment.json", {"data": facts})
+    write_json(run / "environment.json", {"data": facts})
     model = trained_model.choose_model(run, 0)
     lone = trained_model.choose_model(make_checkpoint(tmp_path / "model.pt", 1, data), 0)
     assert trained_model.is_own_data(model, data)
@@ -54,7 +54,7 @@ def test_moved_data_are_recognised_by_their_record(run: Path, tmp_path: Path) ->
     assert trained_model.is_own_data(lone, data)
     copied = make_checkpoint(run / "old" / "checkpoint_best.pt", 1, data)
     assert trained_model.choose_model(copied, 0).scores == run / "old" / "scores"
-    write_record(copy / "corpus.json", {"lines": {"train": 5}})
+    write_json(copy / "corpus.json", {"lines": {"train": 5}})
     assert not trained_model.is_own_data(model, copy)
     assert not trained_model.is_own_data(lone, copy)
 

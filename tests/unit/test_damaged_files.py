@@ -13,7 +13,7 @@ import torch
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, refuse_damaged
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.records import read_record, sha256, write_record
+from fairseq_deepnet.records import read_record, sha256, write_json
 from fairseq_deepnet.tools.corpora.build import folder_digests
 from tests.support.runs import TINY, make_checkpoint, make_data
 from tests.support.trained import make_trained_run
@@ -26,7 +26,7 @@ def data(tmp_path: Path) -> Path:
     folder = make_data(tmp_path / "data")
     record = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
     record["files"] = folder_digests(folder)
-    write_record(folder / "corpus.json", record)
+    write_json(folder / "corpus.json", record)
     return folder
 
 
@@ -88,7 +88,7 @@ def test_a_run_is_refused_with_another_dictionary(
     run = tmp_path / "run"
     make_trained_run(run, data)
     digests = {path.name: sha256(path) for path in data.glob("dict*.txt")}
-    write_record(run / "environment.json", {"data": {"dictionaries_sha256": digests}})
+    write_json(run / "environment.json", {"data": {"dictionaries_sha256": digests}})
     swap_lines(data / "dict.en.txt")
     (data / "corpus.json").write_text('{"source": "de", "target": "en"}', encoding="utf-8")
     line = refused("translate", run, data / "text" / "test.de")
@@ -174,7 +174,7 @@ def test_an_incomplete_record_is_refused_in_one_line(
     content: str, fault: str, tmp_path: Path
 ) -> None:
     path, required = tmp_path / "record.json", {"source": str, "lines": int}
-    write_record(path, {"source": "de", "lines": 4, "2": {"10": None}})
+    write_json(path, {"source": "de", "lines": 4, "2": {"10": None}})
     assert read_record(path, required)["lines"] == 4
     path.write_text(content, encoding="utf-8")
     with pytest.raises(ValueError, match=r"^\S*record\.json is damaged: ") as refused:

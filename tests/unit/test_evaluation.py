@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.records import write_record
+from fairseq_deepnet.records import write_json
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation import evaluate as module
@@ -121,7 +121,7 @@ def test_other_settings_have_other_scores_and_a_copied_run_keeps_its_scores(
 def test_data_of_another_run_is_refused(evaluate: Evaluate, run_folder: Path, data: Path) -> None:
     digests = {"dict.de.txt": "0" * 64}
     facts = {"folder": "data/own.de-en", "dictionaries_sha256": digests}
-    write_record(run_folder / "environment.json", {"data": facts})
+    write_json(run_folder / "environment.json", {"data": facts})
     result = evaluate(run_folder, data=str(data))
     assert result.returncode == 2
     assert "has other words or subwords" in result.stderr

@@ -10,8 +10,7 @@ import torch
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
-from fairseq_deepnet.files import write_json
-from fairseq_deepnet.records import fingerprint
+from fairseq_deepnet.records import fingerprint, write_json
 from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, Direction
 from fairseq_deepnet.tools.corpora.subwords import encode_lines, load_model, train_model
 from fairseq_deepnet.tools.corpora.text import Recipe, read_lines

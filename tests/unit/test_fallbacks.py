@@ -84,7 +84,7 @@ def test_a_run_rolls_back_to_its_only_checkpoint(started: int, update: int, tmp_
     assert (folder / "checkpoint_last.pt").is_file() == (update == 20)
 
 
-@pytest.mark.parametrize("function", ["rename", "write_record"])
+@pytest.mark.parametrize("function", ["rename", "write_json"])
 def test_the_next_start_finishes_a_killed_rollback(
     function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,11 +94,11 @@ def test_the_next_start_finishes_a_killed_rollback(
 
     def kill(*args: object) -> None:
         calls.append(args)
-        if function == "write_record" or len(calls) == 2:
+        if function == "write_json" or len(calls) == 2:
             raise KeyboardInterrupt
         rename(*args)  # type: ignore[arg-type]
 
-    owner = fallbacks if function == "write_record" else Path
+    owner = fallbacks if function == "write_json" else Path
     with monkeypatch.context() as patch:
         patch.setattr(owner, function, kill)
         with pytest.raises(KeyboardInterrupt):

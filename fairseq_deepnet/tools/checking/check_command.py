@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fairseq_deepnet.anatomy import find_stacks
 from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments, num_updates
-from fairseq_deepnet.files import shown, write_json
+from fairseq_deepnet.files import shown
+from fairseq_deepnet.records import write_json
 from fairseq_deepnet.schemes import SCHEMES, Side
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.checking.findings import Findings

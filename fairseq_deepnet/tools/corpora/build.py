@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_deepnet.files import locked, naming, put_folder_in_place, remove, say, write_text
-from fairseq_deepnet.records import installed, now, read_record, sha256, write_record
+from fairseq_deepnet.records import installed, now, read_record, sha256, write_json
 from fairseq_deepnet.tools.corpora import binarise, moses, subwords
 from fairseq_deepnet.tools.corpora.text import (
     Chunk,
@@ -152,7 +152,7 @@ def build(
         unfinished = {"done": {}}
     part.mkdir(parents=True, exist_ok=True)
     state = {**plan, "done": unfinished["done"]}
-    write_record(part / "corpus.json", state)  # before text is unpacked into the folder
+    write_json(part / "corpus.json", state)  # before text is unpacked into the folder
     try:
         record = _Pipeline(recipe, unpack(part / "raw"), part, workers, state).run()
     except (ValueError, FileNotFoundError):  # the same input would fail again
@@ -167,7 +167,7 @@ def build(
         "versions": {name: installed(name) or "not installed" for name in tools},
         "built": now(),
     }
-    write_record(part / "corpus.json", record)
+    write_json(part / "corpus.json", record)
     put_folder_in_place(part, out)
     lines = [
         f"{sum(n.values()) if isinstance(n, dict) else n:,} {split}"
@@ -214,7 +214,7 @@ class _Pipeline:
         if name not in results:
             say(name)
             results[name] = work()
-            write_record(self.part / "corpus.json", self.state)
+            write_json(self.part / "corpus.json", self.state)
         return dict(results[name])
 
     def run(self) -> dict[str, Any]:

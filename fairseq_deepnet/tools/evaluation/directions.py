@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from fairseq_deepnet.ended import end_with_parent
 from fairseq_deepnet.files import say, shown, write_text
-from fairseq_deepnet.records import record_of, sha256, write_record
+from fairseq_deepnet.records import record_of, sha256, write_json
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.devices import use_gpu
@@ -147,7 +147,7 @@ def finish(job: Job, facts: dict[str, Any], lines: list[str], cut: int) -> dict[
         "request": job.request(),
     }
     write_text(job.record.with_suffix(".txt"), "\n".join([*hypotheses, ""]))
-    write_record(job.record, scores)
+    write_json(job.record, scores)
     return scores
 
 
@@ -268,7 +268,7 @@ def summarise(
         "averages": averages,
         "bleu_signature": "; ".join(sorted(signatures)),
     }
-    write_record(folder / SUMMARY, summary)
+    write_json(folder / SUMMARY, summary)
     return text
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.files import PACKAGE, say, shown
-from fairseq_deepnet.records import fingerprint, made_now, record_of, sha256, write_record
+from fairseq_deepnet.records import fingerprint, made_now, record_of, sha256, write_json
 from fairseq_deepnet.tools import trained_model
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, DataFolder
 from fairseq_deepnet.tools.corpora.text import count_words, read_lines
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         facts = measure(args, model, data, task) | {"request": request}
         model.refuse_replaced(request["checkpoints"])
         record.parent.mkdir(parents=True, exist_ok=True)
-        write_record(record, facts)
+        write_json(record, facts)
     say(f"recorded: {shown(record)}")
     masked = f" masked ({100 * facts['mask_prob']:g} %)" if "mask_prob" in facts else ""
     per_word = facts.get("word_perplexity")

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from fairseq_deepnet.files import RESOURCES, whole_folder, write_json
-from fairseq_deepnet.records import record_of
+from fairseq_deepnet.files import RESOURCES, whole_folder
+from fairseq_deepnet.records import record_of, write_json
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.moses import detokenise
 from fairseq_deepnet.tools.corpora.published import opened

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
 from fairseq_deepnet.files import naming, shown, whole_folder
-from fairseq_deepnet.records import fingerprint, made_now, sha256, write_record
+from fairseq_deepnet.records import fingerprint, made_now, sha256, write_json
 from fairseq_deepnet.tools.corpora.build import folder_digests
 from fairseq_deepnet.tools.corpora.folder import SPM_HELP
 from fairseq_deepnet.tools.export import NO_CTRANSLATE2, NO_HUGGINGFACE, QUANTIZATIONS, RECORD
@@ -111,7 +111,7 @@ def export(
     else:
         with naming(output), whole_folder(output) as part:
             record |= writer.write_folder(part, model, folder, state, record)
-            write_record(part / RECORD, record | {"files": folder_digests(part)})
+            write_json(part / RECORD, record | {"files": folder_digests(part)})
     return output
 
 

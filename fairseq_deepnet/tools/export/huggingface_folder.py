@@ -25,8 +25,8 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fairseq_deepnet.files import write_json, write_text
-from fairseq_deepnet.records import fingerprint
+from fairseq_deepnet.files import write_text
+from fairseq_deepnet.records import fingerprint, write_json
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import MAX_LENGTH

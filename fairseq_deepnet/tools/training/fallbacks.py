@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.records import read_record, write_record
+from fairseq_deepnet.records import read_record, write_json
 
 NAME: Final = "fallback.json"
 ADJUSTABLE: Final = ("lr", "update-freq", "warmup-updates", "clip-norm", "dropout", "weight-decay")
@@ -110,5 +110,5 @@ def take(run: Path, change: str, ended: Mapping[str, Any]) -> list[dict[str, Any
         copy_checkpoint(source[1], save_dir / LAST)
     event = {key: ended[key] for key in ("update", "kind", "started") if key in ended}
     history.append({"change": change, "from_update": update, "event": event})
-    write_record(run / NAME, {"history": history})
+    write_json(run / NAME, {"history": history})
     return history

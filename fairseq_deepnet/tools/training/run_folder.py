@@ -16,7 +16,7 @@ from fairseq_deepnet import ended
 from fairseq_deepnet.checkpoints import LAST, load_checkpoint, num_updates
 from fairseq_deepnet.files import say, shown, write_text
 from fairseq_deepnet.preemption import OWED
-from fairseq_deepnet.records import git_revision, now, read_record, sha256, versions, write_record
+from fairseq_deepnet.records import git_revision, now, read_record, sha256, versions, write_json
 from fairseq_deepnet.save_dir import REPAIRED, repair_last
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs, fairseq_options
@@ -96,7 +96,7 @@ def record(
         "tokens": batch.target if batch else None,
         "platform": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
     }
-    write_record(run / ENVIRONMENT, facts)
+    write_json(run / ENVIRONMENT, facts)
 
 
 def refuse_changes(
