@@ -196,17 +196,12 @@ def recorded_config(run: Path) -> Config:
 
 def to_arguments(options: Mapping[str, Value]) -> list[str]:
     """Return fairseq-train arguments; a true option becomes a flag; false and null are omitted."""
-    arguments = []
-    for key, value in options.items():
-        if value is None or value is False:
-            continue
-        if value is True:
-            arguments.append(f"--{key}")
-        elif str(value).startswith("-"):
-            arguments.append(f"--{key}={value}")
-        else:
-            arguments += [f"--{key}", str(value)]
-    return arguments
+    # with an equals sign, fairseq's message about a value names the option
+    return [
+        f"--{key}" if value is True else f"--{key}={value}"
+        for key, value in options.items()
+        if value is not None and value is not False
+    ]
 
 
 def check_data(data: Path, config: Config) -> None:
@@ -220,13 +215,7 @@ def check_data(data: Path, config: Config) -> None:
 
 def check_options(config: Config) -> None:
     """Raise ValueError with the option's name if fairseq's parser rejects an option of a config."""
-    # with an equals sign, a message about the value names the option
-    words = [
-        f"--{key}" if value is True else f"--{key}={value}"
-        for key, value in config.options.items()
-        if value is not None and value is not False
-    ]
     try:
-        fairseq_options.parse_training(["DATA", *words])
+        fairseq_options.parse_training(["DATA", *to_arguments(config.options)])
     except ValueError as error:
         raise ValueError(f"{config.name}: {error}") from error

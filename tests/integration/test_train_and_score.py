@@ -29,7 +29,7 @@ def test_a_run_on_two_processes_is_trained_averaged_and_scored(tmp_path: Path) -
     assert "update 2/2" in trained.stdout
     assert "valid nll" in trained.stdout
     assert "Traceback" not in trained.stdout
-    assert "--arch deepnet_transformer " in (run / "command.txt").read_text(encoding="utf-8")
+    assert "--arch=deepnet_transformer " in (run / "command.txt").read_text(encoding="utf-8")
     assert ended.is_complete(run)
     assert list((run / "tensorboard").rglob("events.*"))
     assert [path.name for path in run.parent.iterdir()] == ["tiny"]

@@ -66,10 +66,10 @@ def test_arguments_are_flags_values_and_nothing_for_false() -> None:
     }
     assert to_arguments(options) == [
         "--fp16",
-        *("--adam-betas", "(0.9, 0.98)"),
-        *("--lr", "0.001"),
+        "--adam-betas=(0.9, 0.98)",
+        "--lr=0.001",
         "--patience=-1",
-        *("--keep-last-epochs", "5"),
+        "--keep-last-epochs=5",
     ]
 
 

@@ -71,7 +71,8 @@ def record(
 
 def option(command: list[str] | None, name: str) -> str:
     assert command is not None
-    return command[command.index(name) + 1]
+    words = [word for part in command for word in part.split("=", 1)]
+    return words[words.index(name) + 1]
 
 
 def test_the_recorded_config_starts_the_same_run(record: Recorder) -> None:
