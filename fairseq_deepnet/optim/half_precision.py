@@ -60,8 +60,12 @@ class ExactFP16Optimizer(_SavedScaler, FP16Optimizer):
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         saved, weights = state_dict.get(WEIGHTS), _weights_of(self)
-        if saved is not None:
-            _refuse_other_shapes(saved, weights)
+        if saved is not None and [w.shape for w in saved] != [w.shape for w in weights]:
+            raise ConfigurationError(
+                "the checkpoint's optimiser state does not match the trained parameters; train the"
+                " same parameters with the same --fp16, --bf16 and --fp16-no-flatten-grads, or give"
+                " --reset-optimizer"
+            )
         super().load_state_dict(state_dict, *args, **kwargs)
         if saved is None:
             logger.warning(
@@ -82,16 +86,6 @@ def _weights_of(optimizer: Any) -> Sequence[Tensor]:
     """Return an FP16Optimizer's fp32 weights, which fairseq may keep in a dict keyed by device."""
     weights = optimizer.fp32_params
     return list(weights.values()) if isinstance(weights, dict) else weights
-
-
-def _refuse_other_shapes(saved: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
-    """Raise ConfigurationError if the shapes of saved and current weights differ."""
-    if [weight.shape for weight in saved] != [weight.shape for weight in weights]:
-        raise ConfigurationError(
-            "the checkpoint's optimiser state does not match the trained parameters; train the same"
-            " parameters with the same --fp16, --bf16 and --fp16-no-flatten-grads, or give"
-            " --reset-optimizer"
-        )
 
 
 class ForeachMasters(ExactFP16Optimizer):
