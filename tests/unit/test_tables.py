@@ -15,7 +15,7 @@ from fairseq_deepnet import cli
 from fairseq_deepnet.experiments import results
 from fairseq_deepnet.experiments.report import against_depth, make
 from fairseq_deepnet.experiments.tables import MEASURES, Table
-from fairseq_deepnet.records import write_record
+from fairseq_deepnet.records import write_json
 from tests.support.cells import SIGNATURE, write_cell, write_config, write_score
 
 
@@ -109,7 +109,7 @@ def test_a_row_names_the_batch_the_speed_and_the_fallbacks(tmp_path: Path) -> No
     assert row["tokens"] == 400
     assert row["seconds_per_update"] == pytest.approx(1000 / 15.2)
     assert "a: ; trained with the fallbacks lr*0.5" in text_of(tmp_path)
-    write_record(run / "environment.json", {"tokens": 3200})  # of eight processes
+    write_json(run / "environment.json", {"tokens": 3200})  # of eight processes
     assert results.read_run(run).row()["tokens"] == 3200
 
 
