@@ -11,14 +11,7 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_deepnet.divergence.detectors import (
-    ENOUGH,
-    LossScale,
-    LossSpike,
-    Stalled,
-    Unigram,
-    VanishedGradients,
-)
+from fairseq_deepnet.divergence.detectors import ENOUGH, Unigram
 from fairseq_deepnet.divergence.events import Event, Kind, likely_cause, read
 from fairseq_deepnet.divergence.watch import Judge, newest_before, not_finite
 
@@ -125,23 +118,15 @@ def test_a_finding_and_its_recovery_are_each_reported_once(judge: Judge) -> None
     assert second == dataclasses.replace(first, update=20, ended=True)
 
 
-def test_a_problem_may_outlast_a_restart(
-    judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_problem_may_outlast_a_restart(judge: Judge, tmp_path: Path) -> None:
     values = {"before": 5.0}
     judge._report(90, {Kind.LOSS_SPIKE: Event(Kind.LOSS_SPIKE, 88, values=values)})
     judge.folder = tmp_path
-    monkeypatch.setattr(judge, "_start_over", lambda trainer, update: restart(judge))
-    judge.loaded(None, 100)
+    judge.loaded(Namespace(cfg=Namespace(common=Namespace(min_loss_scale=1.0))), 100)
     for update in range(101, 130):
         judge.spike.add(update, 8.0 if update < 110 else 4.9)
         judge._report(update, {f.kind: f for f in [judge.spike.finding] if f})
     assert [(e.update, e.ended) for e in read(judge.file)] == [(90, False), (112, True)]
-
-
-def restart(judge: Judge) -> None:
-    judge.current, judge.spike = {}, LossSpike()
-    judge.stalled, judge.vanished, judge.scale = Stalled(0), VanishedGradients(), LossScale(1)
 
 
 def test_an_error_of_fairseq_is_reported_once(
