@@ -61,8 +61,6 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse a subcommand's arguments, in any order; keep those after -- for fairseq."""
-        if self._subparsers is not None:
-            return self.parse_args(words)
         end = words.index("--") if self.takes_extra and "--" in words else len(words)
         if {"-h", "--help"} & set(words[:end]):
             return self.parse_args(["--help"])  # intermixed parsing would show no defaults
