@@ -231,12 +231,6 @@ class BareFolder(DataFolder):
     def subword_model(self, language: str) -> Path:
         return self.spm or self.path / f"dict.{language}.txt"
 
-    @classmethod
-    def of_tokens(cls, folder: DataFolder) -> BareFolder:
-        """Return a view of a one-pair folder that treats text as already split into subwords."""
-        source, target = folder.languages
-        return cls(folder.path, {"source": source, "target": target})
-
     def decode(self, lines: Iterable[str], language: str) -> list[str]:
         return [*lines] if self.spm is None else super().decode(lines, language)
 

@@ -214,7 +214,7 @@ def translate(
     layers = getattr(model_arguments(state), "decoder_layers", 6)
     batch = args.batch or min(TOKENS, TOKENS_TIMES_LAYERS // layers)
     words = ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}", "--max-tokens", str(batch)]
-    folder = BareFolder.of_tokens(data) if data.is_moses else data
+    folder = BareFolder(data.path, data.record) if data.is_moses else data  # takes subwords
     checkpoints = jobs[0].options["checkpoints"]
     load = functools.partial(load_model, model, checkpoints, folder, [*words, *args.extra])
     threads = devices.threads_of(processes, devices.all_cores())
