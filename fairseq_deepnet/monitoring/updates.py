@@ -30,7 +30,8 @@ from torch import Tensor, nn
 
 from ..anatomy import Stack
 from ..checkpoints import save_checkpoint
-from ..schemes import NormPlacement, Role, Side, Sublayer
+from ..schemes import NormPlacement, Side, Sublayer
+from ..schemes.base import VALUE_PATH
 from .instruments import LAYER, Slot, arrange
 
 logger = logging.getLogger(__name__)
@@ -187,12 +188,11 @@ class UpdateBound:
             for layer in stack.layers
             for branch in layer.branches
         ]
-        value_path = {Role.V_PROJ, Role.OUT_PROJ, Role.FC1, Role.FC2}  # v and w, in this order
-        self.weights = [
+        self.weights = [  # v and w of each branch, in this order
             linear.weight
             for *_, branch in self.places
             for role, linear in branch.linears.items()
-            if role in value_path
+            if role in VALUE_PATH
         ]
         self.start()
 
