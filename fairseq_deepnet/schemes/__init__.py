@@ -12,11 +12,11 @@ from .base import (
     Sublayer,
 )
 from .branchnorm import BranchNorm
-from .deepnorm import DeepNorm, Gains, gains
+from .deepnorm import DeepNorm, gains
 from .dlcl import DLCL
 from .plain import DSInit, PostLN, PostLNInit, PreLN
 from .pre_ln_variants import LNScaling, NormFormer, PeriLN, SubLN
-from .residual import Combination, LayerNorm, PostNormResidual, PreNormResidual, Residual, Stream
+from .residual import Combination, LayerNorm, PostNormResidual, Residual, Stream
 from .two_streams import B2T, ResiDual
 from .without_norm import ReZero, RFixup, TFixup
 
@@ -48,15 +48,12 @@ __all__ = [
     "Combination",
     "DeepNorm",
     "Depths",
-    "Gains",
     "LayerNorm",
     "NormPlacement",
     "Place",
     "PostLN",
-    "PostLNInit",
     "PostNormResidual",
     "PreLN",
-    "PreNormResidual",
     "Residual",
     "ResidualScheme",
     "Role",

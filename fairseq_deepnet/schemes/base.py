@@ -115,9 +115,7 @@ class ResidualScheme:
     summary: ClassVar[str]
     norm: ClassVar[NormPlacement]
     embedding_norm: ClassVar[bool] = False  # a LayerNorm follows the embeddings
-    bounded: ClassVar[bool] = (
-        False  # all sublayers are LN(alpha x + G(x)), as update_bound requires
-    )
+    bounded: ClassVar[bool] = False  # sublayers are LN(alpha x + G(x)), as update_bound needs
     combines: ClassVar[bool] = False  # layers read more than the layer below (as in DLCL)
     streams: ClassVar[int] = 1  # tensors [B, T, C] passed from layer to layer, x first
     variants: ClassVar[Mapping[str, str]] = {}  # name -> description
