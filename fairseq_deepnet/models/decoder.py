@@ -237,11 +237,8 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
         if DECODING_KEY in incremental_state:
             incremental_state[DECODING_KEY].reorder(new_order)
 
-    def reorder_incremental_state_scripting(
-        self, incremental_state: dict[str, Any], new_order: Tensor
-    ) -> None:
-        """Reorder the `Decoding`, which holds all layers' state, without visiting every module."""
-        self.reorder_incremental_state(incremental_state, new_order)
+    # fairseq's version would visit every module, but the `Decoding` holds all layers' state
+    reorder_incremental_state_scripting = reorder_incremental_state
 
     def make_generation_fast_(self, need_attn: bool | str | None = False, **kwargs: Any) -> None:
         """Prepare the decoder for generation, after training.
