@@ -150,14 +150,12 @@ class ShardedTrainer(DeepNetTrainer):
     should_save_checkpoint_on_current_rank = DeepNetTrainer.is_data_parallel_master
     always_call_state_dict_during_save_checkpoint = False
 
-    def __init__(
-        self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None
-    ) -> None:
+    def __init__(self, cfg: Any, *args: Any, **kwargs: Any) -> None:
         shared = cfg.distributed_training
         # the stock trainer would reject the option without fairscale
         self.offloads, shared.cpu_offload = bool(shared.cpu_offload), False
         try:
-            super().__init__(cfg, task, model, criterion, quantizer)
+            super().__init__(cfg, *args, **kwargs)
         finally:
             shared.cpu_offload = self.offloads
 
