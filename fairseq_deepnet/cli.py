@@ -42,7 +42,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "analysis": ("experiments.analysis", "draw the paper's figures 3, 4 and 5 beside ours"),
     },
     "many directions": {
-        "m2m": ("experiments.m2m", "score Flores-101, TED, OPUS-100 or WMT as the paper does"),
+        "m2m": ("experiments.m2m", "score Flores-101, TED, OPUS-100 or WMT as the paper does")
     },
 }
 """Subcommands by task, each with its module in this package and one line of help.

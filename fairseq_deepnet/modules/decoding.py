@@ -49,10 +49,7 @@ class Decoding:
         ]
 
     def step(
-        self,
-        x: Tensor,
-        combination: Combination | None = None,
-        alignment_layer: int | None = None,
+        self, x: Tensor, combination: Combination | None = None, alignment_layer: int | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Run the newest position through the layers.
 

@@ -15,15 +15,7 @@ from fairseq import utils
 from torch import Tensor, nn
 
 from ..anatomy import find_branches
-from ..schemes import (
-    LayerNorm,
-    NormPlacement,
-    Place,
-    Residual,
-    ResidualScheme,
-    Stream,
-    Sublayer,
-)
+from ..schemes import LayerNorm, NormPlacement, Place, Residual, ResidualScheme, Stream, Sublayer
 from .attention import MultiheadAttention
 from .dropout import Dropout
 from .positions import Unpadded
@@ -171,11 +163,7 @@ class TransformerLayer(nn.Module):
                 scheme.initialise(self.place, branch.sublayer, role, linear)
 
     def self_attention(
-        self,
-        x: Tensor,
-        mask: Tensor | None,
-        causal: bool = False,
-        batch: Unpadded | None = None,
+        self, x: Tensor, mask: Tensor | None, causal: bool = False, batch: Unpadded | None = None
     ) -> Stream:
         """Return the stream after the self-attention sublayer; x is the stream before it."""
         h = self.enter(Sublayer.SELF_ATTN, x)

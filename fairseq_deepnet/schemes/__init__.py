@@ -2,15 +2,7 @@
 
 from ..errors import ConfigurationError
 from .admin import Admin, AdminLog
-from .base import (
-    Depths,
-    NormPlacement,
-    Place,
-    ResidualScheme,
-    Role,
-    Side,
-    Sublayer,
-)
+from .base import Depths, NormPlacement, Place, ResidualScheme, Role, Side, Sublayer
 from .branchnorm import BranchNorm
 from .deepnorm import DeepNorm, gains
 from .dlcl import DLCL

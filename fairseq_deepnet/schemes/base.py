@@ -126,10 +126,7 @@ class ResidualScheme:
     draw: ClassVar[Callable[..., Tensor]] = staticmethod(nn.init.xavier_normal_)
 
     def __init__(
-        self,
-        depths: Depths,
-        alphas: Mapping[Side, float] | None = None,
-        variant: str | None = None,
+        self, depths: Depths, alphas: Mapping[Side, float] | None = None, variant: str | None = None
     ) -> None:
         self.depths = depths
         self.variant = self.check_variant(variant)

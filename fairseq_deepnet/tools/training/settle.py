@@ -133,11 +133,7 @@ def settle(args: argparse.Namespace) -> PlannedRun:
 
 
 def _build_command(
-    config: configs.Config,
-    data: Path,
-    run: Path,
-    batch: launch.Batch | None,
-    machine: list[str],
+    config: configs.Config, data: Path, run: Path, batch: launch.Batch | None, machine: list[str]
 ) -> list[str]:
     """Return the fairseq-train command; `machine` contains options for devices and precision."""
     options = dict(config.options)
