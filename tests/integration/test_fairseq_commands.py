@@ -16,9 +16,7 @@ ARCH = ["--arch", "deepnet_transformer"]
 
 @pytest.fixture(scope="session")
 def trained(
-    tiny_data: Path,
-    run_command: RunCommand,
-    tmp_path_factory: pytest.TempPathFactory,
+    tiny_data: Path, run_command: RunCommand, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """Checkpoint after two updates, trained from the project's root as in the README."""
     folder = tmp_path_factory.mktemp("trained")
@@ -96,11 +94,7 @@ def test_validate_repeats_the_loss_of_training(
     ],
 )
 def test_bad_options_end_in_one_line_and_write_nothing(
-    options: list[str],
-    message: str,
-    tiny_data: Path,
-    run_command: RunCommand,
-    tmp_path: Path,
+    options: list[str], message: str, tiny_data: Path, run_command: RunCommand, tmp_path: Path
 ) -> None:
     base = ["--user-dir", "fairseq_deepnet", *ARCH, *SMALL, *TRAIN, "--save-dir", tmp_path / "run"]
     result = run_command("fairseq-train", tiny_data, *base, *options, cwd=ROOT)

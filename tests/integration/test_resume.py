@@ -154,9 +154,8 @@ def test_patience_counts_validations_before_the_interruption(
     whole = train(tiny_data, tmp_path / "whole", UPDATES, *words)
     train(tiny_data, tmp_path / "stopped", 4, *words)
     stopped = train(tiny_data, tmp_path / "stopped", UPDATES, *words)
-    again = train(
-        tiny_data, tmp_path / "stopped", UPDATES, *words
-    )  # patience has already ended the run
+    # patience has already ended the run
+    again = train(tiny_data, tmp_path / "stopped", UPDATES, *words)
     states = (whole, stopped, again)
     updates = [state["optimizer_history"][-1]["num_updates"] for state in states]
     assert updates == [6, 6, 6]

@@ -10,13 +10,7 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.experiments.analysis import (
-    OWN_NAMES,
-    UPDATES,
-    Plot,
-    make,
-    window,
-)
+from fairseq_deepnet.experiments.analysis import OWN_NAMES, UPDATES, Plot, make, window
 from fairseq_deepnet.experiments.grid import expand, load_sweep
 from fairseq_deepnet.experiments.results import read_runs
 from fairseq_deepnet.monitoring import records
@@ -153,9 +147,8 @@ def test_the_command_prints_ours_above_the_paper_s_and_writes_csv_and_image(
     fig4: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert (
-        cli.main(["analysis", "fig4", str(fig4), "--out", str(out)]) == 2
-    )  # updates 26-30 are missing
+    # updates 26-30 are missing
+    assert cli.main(["analysis", "fig4", str(fig4), "--out", str(out)]) == 2
     assert "fig4d" in capsys.readouterr().err
     assert cli.main(["analysis", "fig4", str(fig4), "--updates", "5-1"]) == 2
     assert "5-1 contains no update" in capsys.readouterr().err

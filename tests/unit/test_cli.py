@@ -42,10 +42,7 @@ def test_options_in_any_order_and_options_of_fairseq_after_two_dashes(name: str,
     ("words", "message"),
     [
         (["pln"], "no subcommand 'pln'; did you mean plan?"),
-        (
-            ["evaluate", "r", "--beem", "--tokenzer=x"],
-            "; did you mean --beam and --tokenizer?",
-        ),
+        (["evaluate", "r", "--beem", "--tokenzer=x"], "; did you mean --beam and --tokenizer?"),
         (["evaluate", "r", "--sacrebleu", "4"], "unknown --sacrebleu 4; options of fairseq"),
         (["evaluate", "r", "s"], "unexpected word 's'; options of fairseq come after --"),
         (["evaluate", "r", "--tokenizer", "flores10"], "'flores10'; did you mean flores101?"),

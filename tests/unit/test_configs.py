@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.tools.configs import (
-    check_options,
-    load_config,
-    recorded_config,
-    to_arguments,
-)
+from fairseq_deepnet.tools.configs import check_options, load_config, recorded_config, to_arguments
 
 
 def write(folder: Path, name: str, text: str) -> str:

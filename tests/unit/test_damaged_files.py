@@ -64,11 +64,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Deepnet:
 @pytest.mark.parametrize("name", ["dict.de.txt", "spm.model"])
 @pytest.mark.parametrize(
     "words",
-    [
-        ("translate", "RUN", "TEXT"),
-        ("export", "RUN", "--to=ctranslate2"),
-        ("evaluate", "RUN"),
-    ],
+    [("translate", "RUN", "TEXT"), ("export", "RUN", "--to=ctranslate2"), ("evaluate", "RUN")],
 )
 def test_a_changed_dictionary_or_subword_model_is_refused(
     name: str, words: tuple[str, ...], data: Path, tmp_path: Path, refused: Deepnet
@@ -105,9 +101,8 @@ def test_checksums_reveal_a_flipped_bit_in_a_weight(tmp_path: Path, refused: Dee
         if paths[0].read_bytes()[index : index + 8] == np.float32([1, 1]).tobytes()
     ][:1]
     flip_bit(paths[0], place)
-    assert (
-        float(load_checkpoint(paths[0])["model"]["weight"][0]) != 1
-    )  # mapped without verification
+    # mapped without verification
+    assert float(load_checkpoint(paths[0])["model"]["weight"][0]) != 1
     with pytest.raises(ConfigurationError, match="wrong checksum"):
         load_checkpoint(paths[0], entire=True)
     refuse_damaged(paths[0], weights=False)
@@ -115,9 +110,7 @@ def test_checksums_reveal_a_flipped_bit_in_a_weight(tmp_path: Path, refused: Dee
     assert not (tmp_path / "mean.pt").exists()
 
 
-def test_a_damaged_checkpoint_causes_one_line_or_unchanged_weights(
-    tmp_path: Path,
-) -> None:
+def test_a_damaged_checkpoint_causes_one_line_or_unchanged_weights(tmp_path: Path) -> None:
     path = make_checkpoint(tmp_path / "one.pt", 5)
     whole, expected = path.read_bytes(), load_checkpoint(path)["model"]["weight"].clone()
     rng = random.Random(1)

@@ -86,9 +86,7 @@ def build(arch: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize("arch", ["deepnet_transformer", LM])
 @torch.no_grad()
-def test_rows_keep_their_histories_when_sentences_end_and_beams_are_reordered(
-    arch: str,
-) -> None:
+def test_rows_keep_their_histories_when_sentences_end_and_beams_are_reordered(arch: str) -> None:
     search = Search(build(arch), 8, 3, None if arch == LM else sources(8))
     for step in range(24):
         torch.testing.assert_close(search.step(), search.full(), **TOLERANCE)

@@ -103,9 +103,7 @@ def test_wmt_is_read_from_sacrebleus_folder(
     assert text(out, "wmt10.zh-en.zh") == ["好。"]
 
 
-def test_a_second_call_does_nothing_and_another_set_is_not_overwritten(
-    tmp_path: Path,
-) -> None:
+def test_a_second_call_does_nothing_and_another_set_is_not_overwritten(tmp_path: Path) -> None:
     raw, out = flores101(tmp_path), tmp_path / "out"
     first = make("flores101", raw, out, model=["de", "en"])
     before = (out / "evaluation.json").stat().st_mtime_ns

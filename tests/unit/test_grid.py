@@ -11,14 +11,7 @@ import pytest
 from fairseq_deepnet import cli
 from fairseq_deepnet.cli import words_of
 from fairseq_deepnet.experiments import sweep
-from fairseq_deepnet.experiments.grid import (
-    FOLDER,
-    Cell,
-    choose,
-    expand,
-    load_sweep,
-    override,
-)
+from fairseq_deepnet.experiments.grid import FOLDER, Cell, choose, expand, load_sweep, override
 from fairseq_deepnet.files import ROOT
 from fairseq_deepnet.schemes import PostLN
 from fairseq_deepnet.tools import configs

@@ -143,9 +143,7 @@ def test_every_layer_norm_of_the_model_has_its_input_norm(measured: Measured) ->
     assert norms == {slot: near(mean_row([a for a, _ in ends])) for slot, ends in pairs}
 
 
-def test_the_gradient_through_a_layer_norm_excludes_the_skip_connection(
-    measured: Measured,
-) -> None:
+def test_the_gradient_through_a_layer_norm_excludes_the_skip_connection(measured: Measured) -> None:
     ratios = measured.values.get("layer_norm_gradient", {})
     for (side, part, layer), pairs in measured.hand.norms.items():
         into = size([measured.through[id(a)] for a, _ in pairs])

@@ -37,10 +37,7 @@ def saved(run: Callable[[], Any], *apart: Tensor) -> int:
 
 
 def saved_bytes(
-    model: footprint.Model,
-    side: Side,
-    checkpoint: bool = False,
-    dtype: torch.dtype = torch.float32,
+    model: footprint.Model, side: Side, checkpoint: bool = False, dtype: torch.dtype = torch.float32
 ) -> int:
     """Return the bytes that autograd saves for one layer, except its weights and its source."""
     layer_class = EncoderLayer if side is Side.ENCODER else DecoderLayer

@@ -105,9 +105,7 @@ def test_every_quantity_is_read_with_sides_and_layers(tmp_path: Path) -> None:
             assert np.isfinite(series.values).all()
 
 
-def test_missing_values_are_nan_and_values_that_are_not_finite_are_inf(
-    tmp_path: Path,
-) -> None:
+def test_missing_values_are_nan_and_values_that_are_not_finite_are_inf(tmp_path: Path) -> None:
     def change(record: records.Record) -> None:
         record["values"]["branch_norm"]["decoder"]["ffn"] = [1.0, None, math.nan, -math.inf]
 
@@ -217,9 +215,7 @@ def test_an_option_without_effect_is_refused(
     assert message in capsys.readouterr().err
 
 
-def test_the_page_shows_each_quantity_with_unit_meaning_and_source(
-    runs: list[Run],
-) -> None:
+def test_the_page_shows_each_quantity_with_unit_meaning_and_source(runs: list[Run]) -> None:
     text = page.make(runs, "a <title>")
     assert "<h1>a &lt;title&gt;</h1>" in text
     assert "not finite: recovered" in text

@@ -62,8 +62,7 @@ def test_segment_inputs_are_offloaded_on_request(
 
 
 @pytest.mark.parametrize(
-    ("every", "ran"),
-    [(0, "abcde"), (1, "abcde" + "edcba"), (2, "abcde" + "e" + "cd" + "ab")],
+    ("every", "ran"), [(0, "abcde"), (1, "abcde" + "edcba"), (2, "abcde" + "e" + "cd" + "ab")]
 )
 def test_backward_recomputes_segments_from_the_top(every: int, ran: str) -> None:
     order: list[str] = []

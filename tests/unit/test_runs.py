@@ -61,10 +61,7 @@ class Recorder:
 
 @pytest.fixture
 def record(
-    tmp_path: Path,
-    data: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Recorder:
     return Recorder(tmp_path / "run", data, capsys, monkeypatch)
 
@@ -162,9 +159,7 @@ def test_settings_may_change_until_there_is_a_checkpoint(record: Recorder) -> No
     assert yaml.safe_load((record.run / "config.yaml").read_text(encoding="utf-8"))["lr"] == "0.3"
 
 
-def test_a_schedule_that_does_not_fit_the_run_causes_one_warning(
-    record: Recorder,
-) -> None:
+def test_a_schedule_that_does_not_fit_the_run_causes_one_warning(record: Recorder) -> None:
     record("--max-update", "8000", "--total-num-update", "2400", **{"dry-run": ""})
     (warning,) = (line for line in record.output.splitlines() if line.startswith("warning: "))
     assert "--total-num-update 2,400 is below --max-update 8,000" in warning
@@ -197,9 +192,7 @@ def test_a_second_start_in_a_new_folder_is_refused(
     assert record() is not None
 
 
-def test_the_next_start_falls_back_if_the_supervisor_was_killed(
-    record: Recorder,
-) -> None:
+def test_the_next_start_falls_back_if_the_supervisor_was_killed(record: Recorder) -> None:
     options = ["--lr", "0.1", "--on-divergence", "fallback", "--fallbacks", "lr*0.5"]
     assert record(*options)
     checkpoints = record.run / "checkpoints"

@@ -4,16 +4,7 @@ import math
 
 import pytest
 
-from fairseq_deepnet.schemes import (
-    SCHEMES,
-    DeepNorm,
-    Depths,
-    Place,
-    Role,
-    Side,
-    Sublayer,
-    gains,
-)
+from fairseq_deepnet.schemes import SCHEMES, DeepNorm, Depths, Place, Role, Side, Sublayer, gains
 from tests.support.shell import ROOT
 
 # Computed by hand from Fig. 2(b) of arXiv 2203.00555 for N = M: (layers, encoder alpha, beta,

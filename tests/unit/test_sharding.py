@@ -23,10 +23,7 @@ from fairseq_deepnet.footprint.memory import unit_length
 from fairseq_deepnet.monitoring.instruments import GradientNorms
 from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.sharding.model import give_memory, units, without_weights
-from fairseq_deepnet.sharding.trainer import (
-    end_at_once,
-    noting_errors,
-)
+from fairseq_deepnet.sharding.trainer import end_at_once, noting_errors
 from tests.support.rig import MORE, TRAIN, Rig, Task, parse
 from tests.support.sharded_process import compare, leave_group
 
@@ -113,9 +110,7 @@ def test_a_run_resumes_under_either_backend(
     assert after.trainer.get_num_updates() == 2
     whole.update(MORE)
     after.update(MORE)
-    tolerance = (
-        2**-6 if precision else 1e-6
-    )  # two steps of bf16 at 1, the value of LayerNorm weights
+    tolerance = 2**-6 if precision else 1e-6  # two steps of bf16 at 1, as of LayerNorm weights
     assert compare(checkpoint(whole)["model"], checkpoint(after)["model"]) < tolerance
 
 

@@ -85,9 +85,7 @@ def checkpoint(path: Path, update: int, resumable: bool = True) -> None:
     torch.save(state, path)
 
 
-def test_the_newest_earlier_checkpoint_was_tested_by_an_update_if_possible(
-    tmp_path: Path,
-) -> None:
+def test_the_newest_earlier_checkpoint_was_tested_by_an_update_if_possible(tmp_path: Path) -> None:
     for update in (80, 90, 100):
         checkpoint(tmp_path / f"checkpoint_3_{update}.pt", update)
     checkpoint(tmp_path / "checkpoint_best.pt", 95, resumable=False)
