@@ -32,8 +32,6 @@ _MAY_DIFFER: Final = HARMLESS | {
     "data",
 }
 """Options that may differ when a run resumes; data folders are compared separately."""
-
-
 _FIXED: Final = re.compile(
     r"(arch|task|residual-scheme|scheme-variant|share-\S+|\S+-(layers|embed-dim|attention-heads)) "
 )
@@ -46,18 +44,14 @@ def differences(old: configs.Config, new: configs.Config) -> list[str]:
         in_stock_names(
             vars(fairseq_options.parse_training(["DATA", *configs.to_arguments(config.options)]))
         )
+        | {f"recipe.{key}": config.recipe.get(key) for key in ("data", "global-batch-tokens")}
         for config in (old, new)
     )
-    changes = [
+    return [
         f"{key.replace('_', '-')} {before.get(key)} -> {after.get(key)}"
         for key in sorted(before.keys() | after.keys())
         if key not in _MAY_DIFFER and before.get(key) != after.get(key)
     ]
-    for key in ("data", "global-batch-tokens"):
-        earlier, later = old.recipe.get(key), new.recipe.get(key)
-        if earlier != later:
-            changes.append(f"recipe.{key} {earlier} -> {later}")
-    return changes
 
 
 def record(
