@@ -67,7 +67,7 @@ class Config:
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def find_config(name: str, folder: Path = CONFIG_FOLDER) -> Path:
+def find_config(name: str, folder: Path) -> Path:
     """Return the path of a config file, given its path or its name in `folder`."""
     for candidate in (Path(name), folder / name, folder / f"{name}.yaml"):
         if candidate.is_file():
@@ -171,7 +171,7 @@ def parse_value(text: str) -> Any:
         raise ValueError(f"{text!r} is not valid YAML") from error
 
 
-def load_config(name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_FOLDER) -> Config:
+def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
     """Read a config and the configs that it builds on, and apply `key=value` overrides.
 
     Whether fairseq accepts the options is checked by `check_options`, not here.
@@ -180,7 +180,7 @@ def load_config(name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_
         FileNotFoundError: if the config or one of its `defaults` is missing.
         ValueError: if a config is malformed; the message names the file and the key.
     """
-    path = find_config(name, folder)
+    path = find_config(name, CONFIG_FOLDER)
     config = Config(path.stem, {}, {})
     _load_into(config, path)
     override(config, dict(map(parse_override, overrides)), "command line")
