@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
+from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
 from fairseq_deepnet.divergence.watch import DEFAULT_FALLBACKS
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.monitoring import records
@@ -72,6 +72,17 @@ def test_a_fallback_rolls_the_run_back_to_the_newest_earlier_checkpoint(tmp_path
         *("checkpoint_last.pt", "checkpoint_1_30.pt", "crash.pt", "monitor.jsonl")
     }
     assert (folder / "checkpoint_1_20.pt").is_file()
+
+
+def test_after_a_rollback_the_best_earlier_checkpoint_is_the_best(tmp_path: Path) -> None:
+    folder = diverged(tmp_path, 5, 10, 20, 30)
+    for update, loss, best in ((5, 4.0, 4.0), (10, 3.0, 3.0), (20, 3.5, 3.0), (30, 2.9, 2.9)):
+        path = folder / f"checkpoint_1_{update}.pt"
+        extra = {"val_loss": loss, "best": best}
+        save_checkpoint(load_checkpoint(path) | {"extra_state": extra}, path)
+    make_checkpoint(folder / "checkpoint_best.pt", 30)
+    fallbacks.take(tmp_path, "lr*0.5", ENDED)
+    assert num_updates(load_checkpoint(folder / "checkpoint_best.pt")) == 10
 
 
 @pytest.mark.parametrize(("started", "update"), [(21, 20), (22, 20), (11, 0)])

@@ -83,15 +83,16 @@ def take(run: Path, change: str, ended: Mapping[str, Any]) -> list[dict[str, Any
     """Roll a run back and record the fallback; return all fallbacks that the run has taken.
 
     Checkpoints that are too new or unreadable are moved aside, and the newest remaining checkpoint
-    becomes checkpoint_last.pt. The record is written last. If this process is killed before writing
-    it, the next start repeats the fallback.
+    becomes checkpoint_last.pt. If checkpoint_best.pt is too new, the best earlier checkpoint
+    replaces it. The record is written last. If this process is killed before writing it, the next
+    start repeats the fallback.
 
     Args:
         run: the run folder
         change: the step of --fallbacks to take
         ended: the content of ended.json
     """
-    from fairseq_deepnet.checkpoints import LAST, copy_checkpoint
+    from fairseq_deepnet.checkpoints import LAST, copy_checkpoint, load_checkpoint
     from fairseq_deepnet.divergence.watch import newest_before, resumable
     from fairseq_deepnet.monitoring import records
 
@@ -108,6 +109,12 @@ def take(run: Path, change: str, ended: Mapping[str, Any]) -> list[dict[str, Any
         path.rename(aside / path.name)
     if source and not (save_dir / LAST).is_file():
         copy_checkpoint(source[1], save_dir / LAST)
+    best = save_dir / "checkpoint_best.pt"
+    for _, path in [] if best.is_file() else sorted(resumable(save_dir), reverse=True):
+        extra = load_checkpoint(path).get("extra_state", {})
+        if extra.get("val_loss") is not None and extra["val_loss"] == extra.get("best"):
+            copy_checkpoint(path, best)
+            break
     event = {key: ended[key] for key in ("update", "kind", "started") if key in ended}
     history.append({"change": change, "from_update": update, "event": event})
     write_json(run / NAME, {"history": history})
