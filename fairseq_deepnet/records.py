@@ -20,6 +20,9 @@ from typing import Any, Final
 
 from .files import PACKAGE, shown, write_text
 
+ENVIRONMENT: Final = "environment.json"
+"""Record of a run's data, versions and devices."""
+
 Keys = Mapping[str, type | tuple[type, ...]]
 """Required keys of a record, with the types of their values."""
 

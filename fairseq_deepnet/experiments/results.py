@@ -23,14 +23,13 @@ from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.files import ROOT, shown
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.records import Record
-from fairseq_deepnet.records import read_record
+from fairseq_deepnet.records import ENVIRONMENT, read_record
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import Config
 from fairseq_deepnet.tools.corpora.binarise import unigram_nll
 from fairseq_deepnet.tools.evaluation.scoring import TOKENISED
 from fairseq_deepnet.tools.plotting.runs import LOG, Points, read_metrics
 from fairseq_deepnet.tools.scores import Score, decoding, read_score, read_scores
-from fairseq_deepnet.tools.trained_model import ENVIRONMENT
 from fairseq_deepnet.tools.training import fallbacks, launch
 
 if TYPE_CHECKING:

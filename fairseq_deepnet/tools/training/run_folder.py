@@ -16,12 +16,20 @@ from fairseq_deepnet import ended
 from fairseq_deepnet.checkpoints import LAST, load_checkpoint, num_updates
 from fairseq_deepnet.files import say, shown, write_text
 from fairseq_deepnet.preemption import OWED
-from fairseq_deepnet.records import git_revision, now, read_record, sha256, versions, write_json
+from fairseq_deepnet.records import (
+    ENVIRONMENT,
+    git_revision,
+    now,
+    read_record,
+    sha256,
+    versions,
+    write_json,
+)
 from fairseq_deepnet.save_dir import REPAIRED, repair_last
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.devices import Devices
-from fairseq_deepnet.tools.trained_model import ENVIRONMENT, VOCABULARY_FILES
+from fairseq_deepnet.tools.trained_model import VOCABULARY_FILES
 from fairseq_deepnet.tools.training import launch
 
 _MAY_DIFFER: Final = HARMLESS | {
