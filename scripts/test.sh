@@ -33,7 +33,6 @@ check() {
 }
 
 check "ruff (lint)" ruff check --quiet
-check "ruff (encodings)" ruff check --quiet --preview --select PLW1514  # a preview rule
 check "ruff (format: 'ruff format' fixes it)" ruff format --check --quiet
 check "mypy" mypy --no-error-summary
 site=$(mktemp -d)
