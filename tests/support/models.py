@@ -63,13 +63,28 @@ def stir(model: nn.Module, seed: int = 5) -> None:
                 parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
 
 
+def sentences() -> Tensor:
+    """Return tokens [B, T], with padding in two rows."""
+    tokens = torch.randint(4, 60, (3, 9), generator=torch.Generator().manual_seed(7))
+    tokens[1, 6:] = 1
+    tokens[2, 3:] = 1
+    return tokens
+
+
+def assert_same_training(ours: nn.Module, stock: nn.Module, loss: Callable[[Any], Tensor]) -> float:
+    """Compare the loss and gradients of our model and fairseq's, and return the loss."""
+    losses = [loss(model) for model in (ours, stock)]
+    torch.testing.assert_close(losses[0], losses[1], atol=1e-5, rtol=1e-5)
+    for value in losses:
+        value.backward()
+    gradients = {name: p.grad for name, p in ours.named_parameters()}
+    for name, parameter in stock.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad, atol=1e-5, rtol=1e-5, msg=name)
+    return losses[0].item()
+
+
 def loss_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     """Return the cross-entropy of the next token over real positions."""
-    return next_token_loss(model(**batch)[0], batch)
-
-
-def next_token_loss(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
-    """Return the cross-entropy of the next token, from logits [B, T, V]."""
-    inputs = batch["prev_output_tokens"]
+    logits, inputs = model(**batch)[0], batch["prev_output_tokens"]
     target = inputs.roll(-1, dims=1).masked_fill(inputs.eq(1), 1)
     return nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=1)

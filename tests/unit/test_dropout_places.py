@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairseq_deepnet.modules.dropout import Dropout
 from tests.support import reference
-from tests.support.models import VARIANTS, BuildModel, matrix, next_token_loss
+from tests.support.models import VARIANTS, BuildModel, assert_same_training, loss_of, matrix
 
 Batch = dict[str, Tensor]
 EACH: list[dict[str, float]] = [
@@ -25,7 +25,6 @@ EACH: list[dict[str, float]] = [
     {"relu_dropout": 0.4},  # activation_dropout in old configurations
     {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3},
 ]
-CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 
 def dropped(x: Tensor, p: float) -> Tensor:
@@ -71,18 +70,11 @@ def fixed_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def assert_alike(ours: Any, stock: Any, batch: Batch) -> None:
     """Compare loss and gradients in training, and logits in evaluation, without dropout."""
-    losses = []
-    for model in (ours, stock):
-        losses.append(next_token_loss(model.train()(**batch)[0], batch))
-        losses[-1].backward()
-    torch.testing.assert_close(losses[0], losses[1], **CLOSE)
-    gradients = {name: p.grad for name, p in stock.named_parameters()}
-    for name, parameter in ours.named_parameters():
-        torch.testing.assert_close(parameter.grad, gradients[name], **CLOSE, msg=name)
+    loss = assert_same_training(ours, stock, lambda model: loss_of(model.train(), batch))
     real = batch["prev_output_tokens"].ne(1)
     actual, expected = (model.eval()(**batch)[0][real] for model in (ours, stock))
-    torch.testing.assert_close(actual, expected, **CLOSE)
-    assert abs(next_token_loss(ours(**batch)[0], batch) - losses[0]) > 1e-3  # nothing is dropped
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+    assert abs(loss_of(ours, batch) - loss) > 1e-3  # nothing is dropped
 
 
 @pytest.mark.parametrize("options", EACH, ids=str)

@@ -8,7 +8,7 @@ from fairseq.search import DiverseBeamSearch as Search
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
-from tests.support.models import BuildModel, loss_of
+from tests.support.models import BuildModel, assert_same_training, loss_of
 
 Batch = dict[str, Tensor]
 
@@ -37,15 +37,7 @@ def test_plain_schemes_equal_stock_fairseq(
     stock = model_builder("transformer", **pre, **options)
     ours = model_builder(residual_scheme=scheme, init="stock", seed=2, **options)
     ours.load_state_dict(stock.state_dict(), strict=True)
-    ours_loss, stock_loss = loss_of(ours, batch), loss_of(stock, batch)
-    torch.testing.assert_close(ours_loss, stock_loss, atol=1e-5, rtol=1e-5)
-    ours_loss.backward()
-    stock_loss.backward()
-    stock_gradients = {name: p.grad for name, p in stock.named_parameters()}
-    for name, parameter in ours.named_parameters():
-        torch.testing.assert_close(
-            parameter.grad, stock_gradients[name], atol=1e-5, rtol=1e-5, msg=name
-        )
+    assert_same_training(ours, stock, lambda model: loss_of(model, batch))
     stock.load_state_dict(ours.state_dict(), strict=True)
 
 

@@ -10,7 +10,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from torch import Tensor, nn
 
 from fairseq_deepnet.schemes import Side
-from tests.support.models import VARIANTS, build_model, matrix
+from tests.support.models import VARIANTS, build_model, matrix, sentences
 
 # arch: width, feed-forward width, heads, layers
 SHAPES = {
@@ -31,14 +31,6 @@ def build(kind: str, layers: int = 3, **options: Any) -> Any:
 
 def stack_of(model: Any) -> Any:
     return model.decoder if hasattr(model, "decoder") else model.encoder.sentence_encoder
-
-
-def tokens(rows: int = 3, length: int = 9) -> Tensor:
-    generator = torch.Generator().manual_seed(7)
-    actual = torch.randint(4, 60, (rows, length), generator=generator)
-    actual[1, 6:] = 1
-    actual[2, 3:] = 1
-    return actual
 
 
 def log_probs(model: Any, batch: Tensor) -> Tensor:
@@ -92,7 +84,7 @@ def test_every_scheme_trains(kind: str, scheme: str, variant: str | None) -> Non
     losses = []
     for _ in range(4):
         loss = nn.functional.nll_loss(
-            log_probs(model.train(), tokens()).flatten(0, 1), tokens().roll(-1, 1).flatten()
+            log_probs(model.train(), sentences()).flatten(0, 1), sentences().roll(-1, 1).flatten()
         )
         optimiser.zero_grad()
         loss.backward()
@@ -108,7 +100,7 @@ def test_admin_profiles_in_the_first_training_batch(kind: str) -> None:
     model = build(kind, residual_scheme="admin", dropout=0.0)
     residuals = [r for layer in stack_of(model).layers for r in layer.residuals.values()]
     assert all(residual.omega.eq(1).all() for residual in residuals)
-    model.train()(tokens())
+    model.train()(sentences())
     actual = [residual.omega[0].item() for residual in residuals]
     assert actual[0] == 1.0
     assert actual[1:] == sorted(actual[1:])  # padding reduces the variance of the encoder's input

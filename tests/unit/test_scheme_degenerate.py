@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fairseq_deepnet.schemes import SCHEMES, NormPlacement, PostNormResidual
 from tests.support import reference
-from tests.support.models import VARIANTS, BuildModel, loss_of
+from tests.support.models import VARIANTS, BuildModel, assert_same_training, loss_of
 
 Batch = dict[str, Tensor]
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
@@ -168,11 +168,7 @@ def test_a_scheme_at_its_neutral_values_is_stock_fairseq(
     assert all(any(part in name for part in OWN) for name in loaded.missing_keys)
     real = batch["prev_output_tokens"].ne(1)
     torch.testing.assert_close(ours(**batch)[0][real], stock(**batch)[0][real], **CLOSE)
-    loss_of(ours, batch).backward()
-    loss_of(stock, batch).backward()
-    gradients = dict(ours.named_parameters())
-    for name, parameter in stock.named_parameters():
-        torch.testing.assert_close(gradients[name].grad, parameter.grad, **CLOSE, msg=name)
+    assert_same_training(ours, stock, lambda model: loss_of(model, batch))
 
 
 TAKES_STOCK_INIT = [name for name, scheme in SCHEMES.items() if scheme.stock_initialisation]
