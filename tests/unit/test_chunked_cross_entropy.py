@@ -24,6 +24,7 @@ from tests.support.models import SYMBOLS, build_model
 VOCABULARY = 4 + SYMBOLS
 TASK = SimpleNamespace(target_dictionary=VocabularyTask(VOCABULARY).target_dictionary)
 PAD = 1
+SMOOTHED = cross_entropy.LabelSmoothedCrossEntropyCriterion
 Sample = dict[str, Any]
 
 
@@ -86,12 +87,7 @@ def test_log_and_gradients_equal_fairseqs(
 ) -> None:
     model = build_model(**options)
     inputs = (TASK, False, smoothing)
-    compare(
-        cross_entropy.LabelSmoothedCrossEntropyCriterion(*inputs),
-        LabelSmoothedCrossEntropyCriterion(*inputs),
-        model,
-        sample,
-    )
+    compare(SMOOTHED(*inputs), LabelSmoothedCrossEntropyCriterion(*inputs), model, sample)
 
 
 def test_ignored_prefixes_and_reported_accuracy_equal_fairseqs(sample: Sample) -> None:
@@ -100,7 +96,7 @@ def test_ignored_prefixes_and_reported_accuracy_equal_fairseqs(sample: Sample) -
     settings |= {"ignore_prefix_size": 2, "report_accuracy": True}
     with torch.no_grad():  # makes some predictions correct
         model.decoder.output_projection.weight[sample["target"][1, 3]] *= 5
-    ours = cross_entropy.LabelSmoothedCrossEntropyCriterion(TASK, **settings)
+    ours = SMOOTHED(TASK, **settings)
     theirs = LabelSmoothedCrossEntropyCriterion(TASK, **settings)
     compare(ours, theirs, model, sample)
     assert 0 < run(ours, model, sample)[0]["n_correct"] < run(ours, model, sample)[0]["total"]
@@ -118,18 +114,13 @@ def test_a_bias_of_the_output_layer_has_its_gradient(sample: Sample) -> None:
     model = build_model()
     model.decoder.output_projection = nn.Linear(32, VOCABULARY)
     inputs = (TASK, False, 0.1)
-    compare(
-        cross_entropy.LabelSmoothedCrossEntropyCriterion(*inputs),
-        LabelSmoothedCrossEntropyCriterion(*inputs),
-        model,
-        sample,
-    )
+    compare(SMOOTHED(*inputs), LabelSmoothedCrossEntropyCriterion(*inputs), model, sample)
 
 
 def test_frozen_parts_get_no_gradient(sample: Sample) -> None:
     model = build_model()
     model.decoder.output_projection.weight.requires_grad_(False)
-    criterion = cross_entropy.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)
+    criterion = SMOOTHED(TASK, False, 0.1)
     criterion(model, sample)[0].backward()
     assert model.decoder.output_projection.weight.grad is None
     assert model.decoder.layers[0].fc1.weight.grad is not None
@@ -140,7 +131,7 @@ def test_data_parallel_treats_an_untied_output_layer_as_used(
 ) -> None:
     """Otherwise torch would raise an error or not exchange the layer's gradient."""
     model = build_model(share_decoder_input_output_embed=False)
-    criterion = cross_entropy.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)
+    criterion = SMOOTHED(TASK, False, 0.1)
     expected = run(criterion, model, sample)[1]
     store = f"file://{tmp_path}/store"
     torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
@@ -157,7 +148,7 @@ def test_data_parallel_treats_an_untied_output_layer_as_used(
 
 def test_losses_per_token_equal_fairseqs(sample: Sample) -> None:
     model = build_model()
-    ours = cross_entropy.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1, 0, True)
+    ours = SMOOTHED(TASK, False, 0.1, 0, True)
     theirs = LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1, 0, True)
     assert torch.equal(ours(model, sample, reduce=False)[0], theirs(model, sample, reduce=False)[0])
 
@@ -251,7 +242,7 @@ def test_padding_is_counted_once_before_the_model_runs(
         monkeypatch.setattr(module, "counted", counted)
     model = build_model()
     model.encoder.register_forward_pre_hook(lambda *_: events.append("model"))
-    cross_entropy.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)(model, sample)
+    SMOOTHED(TASK, False, 0.1)(model, sample)
     assert events == ["padding", "model"]
 
 
@@ -266,7 +257,7 @@ def test_a_batch_with_only_padding_has_no_loss() -> None:
 
 def test_adaptive_softmax_is_an_error(sample: Sample) -> None:
     model = build_model("transformer", adaptive_softmax_cutoff="20,40", adaptive_softmax_dropout=0)
-    criterion = cross_entropy.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)
+    criterion = SMOOTHED(TASK, False, 0.1)
     with pytest.raises(ConfigurationError, match="--adaptive-softmax-cutoff"):
         criterion(model, sample)
 

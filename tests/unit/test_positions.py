@@ -117,21 +117,19 @@ def test_padding_is_removed_if_training_is_faster(
     assert (Unpadded.where_it_pays(tokens, channels) is not None) == pays
 
 
-@pytest.mark.parametrize(
-    "scheme", matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v))
-)
-def test_loss_and_gradients_are_the_same_without_padding(
-    scheme: tuple[str, str],
-    model_builder: BuildModel,
-    batch: Any,
-    packed: bool,
-    rows: list[int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = model_builder(residual_scheme=scheme[0], scheme_variant=scheme[1], dropout=0.0)
+@pytest.fixture(params=matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v)))
+def model(request: pytest.FixtureRequest, model_builder: BuildModel, batch: Any) -> Any:
+    """A model in training mode with this scheme; Admin has profiled."""
+    scheme, variant = request.param
+    model = model_builder(residual_scheme=scheme, scheme_variant=variant, dropout=0.0)
     stir(model.train())
-    model(**batch)  # Admin profiles in this pass
-    rows.clear()
+    model(**batch)
+    return model
+
+
+def test_loss_and_gradients_are_the_same_without_padding(
+    model: Any, batch: Any, packed: bool, rows: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     without = loss_and_gradients(model, batch)
     real = int(batch["prev_output_tokens"].ne(1).sum())
     assert rows[-1] == real < batch["prev_output_tokens"].numel()
@@ -143,20 +141,10 @@ def test_loss_and_gradients_are_the_same_without_padding(
     assert rows[-1] == batch["prev_output_tokens"].numel()
 
 
-@pytest.mark.parametrize(
-    "scheme", matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v))
-)
 def test_the_monitor_measures_the_same_without_padding(
-    scheme: tuple[str, str],
-    model_builder: BuildModel,
-    batch: Any,
-    packed: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    model: Any, batch: Any, packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Include Pre-LN's streams, DLCL's combinations and NormFormer's inner norms."""
-    model = model_builder(residual_scheme=scheme[0], scheme_variant=scheme[1], dropout=0.0)
-    stir(model.train())
-    model(**batch)  # Admin profiles in this pass
     placement = type(model.encoder.scheme).norm
     watch = Activations(model, find_stacks(model), placement, ACTIVATIONS)
     measured = []
