@@ -11,7 +11,7 @@ A line with `"ended": true` reports that the loss or the gradients have recovere
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -79,6 +79,16 @@ def read(file: Path) -> list[Event]:
         line["kind"] = Kind(line["kind"])
         line["layers"] = {side: tuple(r) for side, r in line.get("layers", {}).items()}
     return [Event(**line) for line in lines]
+
+
+def not_ended(events: Iterable[Event]) -> dict[Kind, Event]:
+    """Return the last event of each kind from which the run has not recovered, in order."""
+    current: dict[Kind, Event] = {}
+    for event in events:
+        current.pop(event.kind, None)
+        if not event.ended:
+            current[event.kind] = event
+    return current
 
 
 def region_text(layers: Mapping[str, Region]) -> str:

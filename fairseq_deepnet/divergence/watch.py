@@ -121,10 +121,8 @@ class Judge(Observer):
         ended.clear(self.folder)
         # this attempt repeats later updates; events of earlier attempts stay
         records.keep_until(self.file, update, self.attempt)
-        for event in events.read(self.file):  # a problem may outlast a restart
-            if event.attempt == self.attempt:
-                self.current.pop(event.kind, None)
-                self.current |= {} if event.ended else {event.kind: event}
+        own = (event for event in events.read(self.file) if event.attempt == self.attempt)
+        self.current = events.not_ended(own)  # a problem may outlast a restart
         self.spike.resume(self.current.get(Kind.LOSS_SPIKE))
         self.stalled.finding = self.current.get(Kind.STALLED)
         self.vanished.finding = self.current.get(Kind.VANISHED)

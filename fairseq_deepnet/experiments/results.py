@@ -119,17 +119,11 @@ class Run:
         for name, points in (("training", self.train_nll), ("validation", self.valid_nll)):
             if points and not math.isfinite(points[-1][1]):
                 return f"the last {name} loss, at update {points[-1][0]:,}, is {points[-1][1]}"
-        trouble: dict[Kind, events.Event] = {}
         taken = len(fallbacks.read(self.folder))
-        for event in events.read(self.folder / events.NAME):
+        for event in reversed(events.not_ended(events.read(self.folder / events.NAME)).values()):
             was_rescued = event.attempt < taken or (event.policy != "warn" and not crashed)
-            if event.kind in _TROUBLE:
-                trouble.pop(event.kind, None)
-                if not (event.ended or was_rescued):
-                    trouble[event.kind] = event
-        if trouble:
-            last = list(trouble.values())[-1]
-            return f"{last.what}, at update {last.update:,}"
+            if event.kind in _TROUBLE and not was_rescued:
+                return f"{event.what}, at update {event.update:,}"
         warmup = int(str(self.config.options.get("warmup-updates", 0)))
         is_young = self.updates < max(1, warmup)
         if crashed or is_young or self.unigram is None or not self.valid_nll:

@@ -19,13 +19,7 @@ import torch
 from fairseq_deepnet import checkpoints
 from fairseq_deepnet.files import ROOT, put_in_place, say, shown
 from fairseq_deepnet.monitoring.records import run_folder
-from fairseq_deepnet.records import (
-    ENVIRONMENT,
-    fingerprint,
-    read_record,
-    refuse_changed,
-    sha256,
-)
+from fairseq_deepnet.records import ENVIRONMENT, fingerprint, read_record, refuse_changed, sha256
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, BareFolder, DataFolder
 from fairseq_deepnet.tools.export import RECORD as EXPORT

@@ -95,6 +95,7 @@ def take(run: Path, change: str, ended: Mapping[str, Any]) -> list[dict[str, Any
     from fairseq_deepnet.checkpoints import LAST, copy_checkpoint, load_checkpoint
     from fairseq_deepnet.divergence.watch import newest_before, resumable
     from fairseq_deepnet.monitoring import records
+    from fairseq_deepnet.tools.trained_model import BEST
 
     history, save_dir = read(run), run / "checkpoints"
     source = newest_before(save_dir, ended.get("started", ended["update"]))
@@ -104,17 +105,18 @@ def take(run: Path, change: str, ended: Mapping[str, Any]) -> list[dict[str, Any
     aside.mkdir(parents=True)
     if (run / records.NAME).is_file():  # the next attempt repeats these updates
         shutil.copyfile(run / records.NAME, aside / records.NAME)
-    earlier = {path for number, path in resumable(save_dir) if number <= update}
-    for path in {*save_dir.glob("checkpoint*.pt"), *save_dir.glob("crash.pt")} - earlier:
+    earlier = {path: number for number, path in resumable(save_dir) if number <= update}
+    for path in {*save_dir.glob("checkpoint*.pt"), *save_dir.glob("crash.pt")} - earlier.keys():
         path.rename(aside / path.name)
     if source and not (save_dir / LAST).is_file():
         copy_checkpoint(source[1], save_dir / LAST)
-    best = save_dir / "checkpoint_best.pt"
-    for _, path in [] if best.is_file() else sorted(resumable(save_dir), reverse=True):
+    best = save_dir / BEST
+    for path in sorted(earlier, key=earlier.__getitem__, reverse=True):
+        if best.is_file():
+            break
         extra = load_checkpoint(path).get("extra_state", {})
         if extra.get("val_loss") is not None and extra["val_loss"] == extra.get("best"):
             copy_checkpoint(path, best)
-            break
     event = {key: ended[key] for key in ("update", "kind", "started") if key in ended}
     history.append({"change": change, "from_update": update, "event": event})
     write_json(run / NAME, {"history": history})

@@ -208,9 +208,7 @@ def plan_run(args: argparse.Namespace) -> Plan:
     command = (*launcher.prefix(), *words)
     if is_first:
         ended.clear(run)  # before record(), as other nodes read both
-        run_folder.record(
-            *(run, training.config, training.data, launcher.devices, training.batch, command)
-        )
+        run_folder.record(*(run, config, data, launcher.devices, batch, command))
         say(training.summary())
         if updates:
             say(f"resuming from update {updates:,}")
