@@ -96,12 +96,13 @@ def against_depth(table: Table) -> Any:
         axes.set_xlabel("depth")
         axes.set_title(group)
         images.clean(axes)
-        handles.append(Line2D([], [], linestyle="none", label="failed", color="grey", **CROSS))
+        if any(lines[line]["status"].isin(BAD).any() for line in members):
+            handles.append(Line2D([], [], linestyle="none", label="failed", color="grey", **CROSS))
         if table.names:
             handles.append(Line2D([], [], linestyle=":", label="the paper's", color="grey"))
         below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
         axes.legend(handles=handles, frameon=False, fontsize="small", ncols=2, **below)
-    grid[0][0].set_ylabel(MEASURES[measure].partition(",")[0])
+    grid[0][0].set_ylabel(MEASURES[measure].partition(", with")[0])
     figure.suptitle(table.title, fontsize="medium", wrap=True)
     return figure
 

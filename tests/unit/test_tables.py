@@ -333,8 +333,8 @@ def test_depth_has_a_panel_per_group_and_a_line_per_scheme(folder: Path) -> None
     figure = drawn(folder)["valid_nll"]
     assert {axes.get_title(): labels(axes) for axes in figure.axes} == {
         "Post-LN": ["deepnorm", "post-ln", "failed"],
-        "no LN": ["rezero", "failed"],
-        "Pre-LN": ["pre-ln", "failed"],
+        "no LN": ["rezero"],
+        "Pre-LN": ["pre-ln"],
     }
     assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["6", "18", "50"]
     assert figure.get_suptitle() == "A comparison: valid_nll"
@@ -364,7 +364,7 @@ def test_the_paper_s_values_are_dotted_beside_ours_and_a_law_is_dashed(tmp_path:
     (axes,) = drawn(tmp_path / "table1")["table1"].axes
     (theirs,) = [line for line in axes.lines if line.get_linestyle() == ":"]
     assert list(theirs.get_ydata()) == [27.8, 28.8, 29.0, 28.9]
-    assert labels(axes) == ["DeepNet", "failed", "the paper's"]
+    assert labels(axes) == ["DeepNet", "the paper's"]
     # a depth without a run does not interrupt the line
     assert list(axes.containers[0].lines[0].get_ydata()) == [28.0, 28.0, 28.0]
     (axes,) = drawn(tmp_path / "depth")["depth"].axes
