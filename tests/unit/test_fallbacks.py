@@ -34,9 +34,10 @@ def test_other_steps_are_refused(text: str) -> None:
         fallbacks.parse(text)
 
 
-def test_an_option_that_the_run_does_not_set_cannot_change() -> None:
-    with pytest.raises(ConfigurationError, match="this run has no --weight-decay"):
-        fallbacks.arguments(["weight-decay*2"], OPTIONS)
+@pytest.mark.parametrize("option", ["weight-decay", "clip-norm", "warmup-updates"])
+def test_an_option_that_the_run_does_not_set_or_that_is_0_cannot_change(option: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"this run has no --{option}"):
+        fallbacks.arguments([f"{option}*2"], OPTIONS | {"clip_norm": 0.0})
 
 
 @pytest.mark.parametrize("text", ['{"history": ', '{"pending": []}'])

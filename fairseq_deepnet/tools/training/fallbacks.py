@@ -45,13 +45,13 @@ def arguments(steps: Sequence[str], options: Mapping[str, Any]) -> list[str]:
     """Apply `steps` to the parsed `options`, and return the changed options as arguments.
 
     Raises:
-        ConfigurationError: if the run has no value for an option that a step changes.
+        ConfigurationError: if an option that a step changes is 0 or has no value.
     """
     changed: dict[str, list[int | float]] = {}
     for step in steps:
         option, _, factor = step.partition("*")
         value = options.get(option.replace("-", "_"))
-        if value is None:
+        if not value:  # a factor would not change 0, such as the --clip-norm of base.yaml
             raise ConfigurationError(f"--fallbacks: {step}: this run has no --{option}")
         before = changed.get(option) or (value if isinstance(value, list) else [value])
         changed[option] = [
