@@ -206,7 +206,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         plateau: Any = getattr(self.lr_scheduler, "lr_scheduler", None)
         if hasattr(plateau, BAD_EPOCHS):
             schedule = state["optimizer_history"][-1]["lr_scheduler_state"]
-            schedule[BAD_EPOCHS] = plateau.num_bad_epochs
+            schedule |= {BAD_EPOCHS: plateau.num_bad_epochs, "lr": self.lr_scheduler.cfg.lr[0]}
         return state
 
     def save_checkpoint(self, filename: str, extra_state: dict[str, Any]) -> str | None:
@@ -327,6 +327,9 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         if hasattr(plateau, BAD_EPOCHS):
             schedule = self._optim_history[-1]["lr_scheduler_state"]
             plateau.num_bad_epochs = schedule.get(BAD_EPOCHS, 0)
+            lr = self.lr_scheduler.cfg.lr[0]
+            if self.lr_scheduler.warmup_end:  # other schedules, and warm-up, follow --lr
+                self.optimizer.set_lr(self.get_lr() * (lr / schedule.get("lr", lr)))
         iterator, loss = extra["train_iterator"], extra.get("val_loss")
         if loss is not None and iterator.get("iterations_in_epoch") == 0:
             self.lr_step(iterator["epoch"] - 1, loss)

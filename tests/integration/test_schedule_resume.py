@@ -32,8 +32,8 @@ PLATEAU = ("--lr-scheduler=reduce_lr_on_plateau", "--lr-shrink=0.5", "--lr=1e-7"
 def test_the_best_validation_and_its_effects_are_restored(
     tiny_data: Path, tmp_path: Path, schedule: tuple[str, ...]
 ) -> None:
-    def schedule_at_the_end(folder: Path) -> tuple[Any, float]:
-        state = train_here(tiny_data, folder, *COMMON, *schedule)
+    def schedule_at_the_end(folder: Path, *more: str) -> tuple[Any, float]:
+        state = train_here(tiny_data, folder, *COMMON, *schedule, *more)
         (group,) = state["last_optimizer_state"]["param_groups"]
         return state["optimizer_history"][-1]["lr_scheduler_state"], group["lr"]
 
@@ -44,3 +44,5 @@ def test_the_best_validation_and_its_effects_are_restored(
     assert schedule_at_the_end(part) == expected
     if schedule[-1] == "--lr-patience=1":
         assert expected[1] == 0.5e-7
+        more = "--lr=4e-7", f"--max-update={UPDATES + 1}"
+        assert schedule_at_the_end(part, *more)[1] == pytest.approx(2e-7)

@@ -86,11 +86,8 @@ def test_the_recorded_config_starts_the_same_run(record: Recorder) -> None:
     again = record(config=str(record.run / "config.yaml"))
     assert again is not None
     assert sorted(again) == sorted(command)
-    commands = [
-        line
-        for line in (record.run / "command.txt").read_text(encoding="utf-8").splitlines()
-        if line[0] != "#"
-    ]
+    lines = (record.run / "command.txt").read_text(encoding="utf-8").splitlines()
+    commands = [line for line in lines if line[0] != "#"]
     assert len(commands) == 2
     assert commands[0].startswith(f"fairseq-train {record.data} --user-dir ")
 
@@ -113,13 +110,8 @@ def test_the_environment_records_what_a_repetition_needs(record: Recorder) -> No
     assert facts["versions"]["fairseq-fixed"]
     assert facts["seed"] == 1
     assert facts["devices"] == "1 CPU process"
-    assert set(facts["data"]) == {
-        "folder",
-        "corpus_sha256",
-        "text_sha256",
-        "subwords_sha256",
-        "dictionaries_sha256",
-    }
+    digests = {f"{name}_sha256" for name in ("corpus", "text", "subwords", "dictionaries")}
+    assert set(facts["data"]) == {"folder", *digests}
     assert len(facts["data"]["subwords_sha256"]["spm.model"]) == 64
 
 
