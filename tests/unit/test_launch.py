@@ -166,13 +166,7 @@ def test_srun_starts_torchrun_on_each_node_with_the_cores_and_gpus_of_the_job(
         ("torchrun", Devices(1, nodes=2), {}, 0, "MASTER_ADDR=host of node 0"),
         ("auto", Devices(1, nodes=2), {"MASTER_ADDR": "a"}, 2, "NODE_RANK=2: must be from 0 to 1"),
         ("slurm", Devices(0), {}, None, "LAUNCHER=slurm needs GPUs"),
-        (
-            "slurm",
-            Devices(1),
-            {},
-            None,
-            "LAUNCHER=slurm needs a SLURM job: sbatch scripts/slurm_train.sbatch",
-        ),
+        ("slurm", Devices(1), {}, None, "LAUNCHER=slurm needs a SLURM job: sbatch scripts/"),
     ],
 )
 def test_a_missing_or_contradicting_variable_is_named(

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from fairseq_deepnet import ended
 from fairseq_deepnet.ended import DIVERGED, INTERRUPTED, PREEMPTED, UNSAVED
 from fairseq_deepnet.tools.training import train
+from fairseq_deepnet.tools.training.launch import Plan
 from tests.support.shell import ROOT, FakeBin
 
 # these plans replace settle.plan_run, and leave less time to end than real runs have
@@ -155,6 +157,10 @@ def test_a_run_that_was_stopped_on_another_node_is_preempted(why: ended.Why, wor
     work.fakes.add("torchrun", status=1)  # torchrun hides the status of its processes
     work.start("torchrun")
     assert "preempted at update 7; the same command resumes" in work.finish(PREEMPTED)
+
+
+def test_another_node_may_start_before_the_first_creates_the_run_folder(tmp_path: Path) -> None:
+    assert train.Child(Plan(0, ("true",)), tmp_path / "run", node=1).train(deque()) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the end of a parent")

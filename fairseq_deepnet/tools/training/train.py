@@ -180,6 +180,7 @@ class Child:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             ended.end_with_parent(self._ending)
 
+        self.run.mkdir(parents=True, exist_ok=True)  # if node 0 has not yet created it
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 self.command,
