@@ -106,10 +106,6 @@ class Preemption(Observer):
             return signalled() is not None
         return bool(self.trainer.is_signalled)
 
-    def loaded(self, trainer: Any, update: int) -> None:
-        if trainer.is_data_parallel_master:
-            ended.clear(run_folder(Path(trainer.cfg.checkpoint.save_dir)))
-
     def logged(self) -> None:
         """Act on a signal after an update, before fairseq validates and saves."""
         if self.trainer.is_updated and self.is_requested and not self.is_ending:

@@ -20,7 +20,7 @@ from fairseq import utils
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from torch import Tensor
 
-from . import preemption
+from . import ended, preemption
 from .checkpoints import last_of, load_checkpoint, model_arguments, save_with_retries
 from .compat import training_program, wrap
 from .dictionaries import RECORD
@@ -162,8 +162,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
     @property
     def preemption(self) -> preemption.Preemption | None:
         """The observer that ends the run after a signal, or None."""
-        observers = [o for o in self.observers if isinstance(o, preemption.Preemption)]
-        return observers[0] if observers else None
+        return next((o for o in self.observers if isinstance(o, preemption.Preemption)), None)
 
     # Data
 
@@ -340,6 +339,8 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         prepare_save_dir(self)
         is_finetuned = bool(cfg.finetune_from_model) and not last_of(self).exists()
         state, epoch_itr = load(cfg, self, **options)
+        if self.is_data_parallel_master:
+            ended.clear(run_folder(Path(cfg.save_dir)))
         if is_finetuned:
             self._previous_training_time = 0
         elif state is not None and not (cfg.reset_optimizer or cfg.reset_meters):

@@ -96,8 +96,7 @@ class Judge(Observer):
     """Observer on rank 0 that passes fairseq's numbers to the detectors and reports events."""
 
     def __init__(self, trainer: Any, folder: Path) -> None:
-        self.args, self.folder = trainer.cfg.model, folder
-        self.file = folder / events.NAME
+        self.args, self.file = trainer.cfg.model, folder / events.NAME
         self.attempt: int = getattr(self.args, "fallback_step", 0)
         self.norms = GradientNorms(trainer.get_model())
         self.unigram: Unigram | None = None
@@ -118,11 +117,11 @@ class Judge(Observer):
 
     def loaded(self, trainer: Any, update: int) -> None:
         self._start_over(trainer, update)
-        ended.clear(self.folder)
         # this attempt repeats later updates; events of earlier attempts stay
         records.keep_until(self.file, update, self.attempt)
         own = (event for event in events.read(self.file) if event.attempt == self.attempt)
         self.current = events.not_ended(own)  # a problem may outlast a restart
+        self.due = next(iter(self.current.values()), None)  # even if the run only warned before
         self.spike.resume(self.current.get(Kind.LOSS_SPIKE))
         self.stalled.finding = self.current.get(Kind.STALLED)
         self.vanished.finding = self.current.get(Kind.VANISHED)
