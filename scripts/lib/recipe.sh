@@ -15,7 +15,7 @@ recipe_variables() {
 
 # train_recipe CONFIG NAME DATA SCRIPT [fairseq-train options]: build data/DATA with SCRIPT if the folder is missing, and
 # train in runs/NAME (plus SCHEME and SEED if they differ from the defaults). The variables DATA and RUN override these
-# folders. Never returns.
+# folders; DATA may be a folder from fairseq-preprocess, which has dictionaries but no corpus.json. Never returns.
 train_recipe() {
     local config=$1 run=$2 script=$4
     [[ $SCHEME == deepnorm ]] || run+=_$SCHEME
@@ -25,7 +25,7 @@ train_recipe() {
     DATA=${DATA%/}
     export RUN DATA
     shift 4
-    if [[ ! -f $DATA/corpus.json && ${DRY_RUN:-0} == 0 ]]; then
+    if [[ ! -f $DATA/corpus.json && ${DRY_RUN:-0} == 0 ]] && ! (cd -- "$DATA" && compgen -G 'dict*.txt') &>/dev/null; then
         # other nodes and queued jobs would wait for the data, at a cost
         if [[ ${NODES:-1} != 1 || ${LAUNCHER:-auto} == slurm ]]; then
             die "no data in $DATA: build it first with OUT=$(printf '%q' "$DATA") bash scripts/$script, or set DATA=FOLDER"
