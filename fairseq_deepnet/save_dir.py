@@ -60,8 +60,7 @@ def _prepare(trainer: Any) -> None:
             raise ConfigurationError(f"--restore-file {cfg.restore_file}: there is no such file")
     elif not suffix:
         starts_elsewhere = bool(cfg.finetune_from_model or getattr(cfg, "continue_once", None))
-        is_kept_up = not cfg.no_last_checkpoints
-        newest = repair_last(folder, starts_elsewhere, is_kept_up)
+        newest = repair_last(folder, starts_elsewhere, not cfg.no_last_checkpoints)
         if newest is not None:
             logger.warning(
                 "%s %s %s; to start over, use another --save-dir",

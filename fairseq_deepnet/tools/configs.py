@@ -96,6 +96,8 @@ def read_yaml(path: Path, what: str = "config", of: str = "option: value") -> di
 
 def _plain(key: object, value: object, source: str) -> Value:
     """Return a scalar unchanged, and a list as a comma-separated string, as fairseq expects."""
+    if isinstance(value, bool) and str(key).endswith("-lang"):
+        raise ValueError(f'{source}: {key}: YAML reads the language no as false; write "no"')
     if isinstance(value, list) and all(isinstance(item, int | float | str) for item in value):
         return ",".join(map(str, value))
     if value is None or isinstance(value, bool | int | float | str):

@@ -71,6 +71,7 @@ def test_arguments_are_flags_values_and_nothing_for_false() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("source-lang: no\n", r"c\.yaml: source-lang: YAML reads the language no as false"),
         ("lr: {a: 1}\n", r"c\.yaml: lr: a value is one scalar"),
         ("- lr\n", r"c\.yaml: a config is a mapping"),
         ("lr: [1\n", r"c\.yaml: not a valid config"),

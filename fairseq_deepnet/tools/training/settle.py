@@ -203,8 +203,7 @@ def plan_run(args: argparse.Namespace) -> Plan:
     words = [w for w in training.command if not (is_begun and w.startswith("--reset-"))]
     if history:
         changes = [fallback["change"] for fallback in history]
-        words += fallbacks.arguments(changes, vars(parsed))
-        words.append(f"--{ended.ATTEMPT}={len(history)}")
+        words += [*fallbacks.arguments(changes, vars(parsed)), f"--{ended.ATTEMPT}={len(history)}"]
     command = (*launcher.prefix(), *words)
     if is_first:
         ended.clear(run)  # before record(), as other nodes read both
