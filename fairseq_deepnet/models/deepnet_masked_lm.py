@@ -69,7 +69,8 @@ class DeepNetMaskedLM(RobertaModel):
     def __init__(self, args: Namespace, encoder: DeepNetMaskedLMEncoder) -> None:
         super().__init__(args, encoder)  # draws every linear map and embedding as BERT does
         if args.init == "scheme":
-            for layer in encoder.sentence_encoder.layers:
+            # children(), because iteration over LayerDrop's list skips layers
+            for layer in encoder.sentence_encoder.layers.children():
                 layer.initialise(encoder.scheme)
 
     @classmethod

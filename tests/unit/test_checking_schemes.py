@@ -23,6 +23,7 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     (OURS, {"residual_scheme": "pre-ln", "no_decoder_final_norm": True}),
     (OURS, {"residual_scheme": "post-ln", "init": "stock", "encoder_embed_dim": 32}),
     (OURS, {"layernorm_embedding": True, "encoder_layerdrop": 0.2, "dropout": 0.3}),
+    ("deepnet_masked_lm", {"encoder_layerdrop": 0.9, "max_positions": 64}),
 ]
 
 
