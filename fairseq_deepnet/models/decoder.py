@@ -247,7 +247,7 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
             need_attn: compute attention weights, to print alignments.
         """
         self.need_attn = bool(need_attn)
-        for layer in self.layers:
+        for layer in self.layers.children():
             lay_out(layer)
 
 

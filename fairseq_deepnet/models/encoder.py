@@ -162,7 +162,7 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
     def make_generation_fast_(self, **kwargs: Any) -> None:
         """Prepare the encoder for generation, after training."""
         self.generates = True
-        for layer in self.layers:
+        for layer in self.layers.children():
             lay_out(layer)
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:

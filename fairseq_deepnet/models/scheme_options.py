@@ -17,10 +17,12 @@ from ..monitoring.monitor import add_monitor_arguments
 from ..schemes import (
     DEFAULT_SCHEME,
     SCHEMES,
+    Combination,
     Depths,
     NormPlacement,
     PostLN,
     PreLN,
+    Residual,
     ResidualScheme,
     Side,
     scheme_class,
@@ -197,9 +199,11 @@ def log_learned(stack: Any, side: Side, update: int, interval: int) -> None:
         return
     if any(isinstance(p, DTensor) for p in stack.parameters()):
         return
-    modules = [residual for layer in stack.layers for residual in layer.residuals.values()]
     means: dict[str, list[Tensor]] = {}
-    for module in (*modules, *filter(None, [stack.combination])):
+    # not `stack.layers`, because iteration over LayerDrop's list skips layers
+    for module in stack.modules():
+        if not isinstance(module, Residual | Combination):
+            continue
         for name, tensor in module.learned().items():
             means.setdefault(name, []).append(tensor.detach().float().mean())
     for name, values in means.items():

@@ -166,5 +166,9 @@ def test_an_update_without_any_layer_is_finite(
     name: str, model_builder: BuildModel, batch: Batch
 ) -> None:
     """LayerDrop draws independently for each layer and may drop all layers of a stack."""
-    model = model_builder(residual_scheme=name, encoder_layerdrop=1.0, decoder_layerdrop=1.0)
+    drop = {"encoder_layerdrop": 1.0, "decoder_layerdrop": 1.0, "log_interval": 1}
+    model = model_builder(residual_scheme=name, **drop)
     assert math.isfinite(step(model, batch))
+    state = torch.get_rng_state()
+    model.set_num_updates(0)
+    assert torch.equal(torch.get_rng_state(), state), "logging has drawn layers to drop"
