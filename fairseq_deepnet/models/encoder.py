@@ -71,7 +71,7 @@ class SchemeStack:
     def set_num_updates(self, num_updates: int) -> None:
         """Log the scheme's learned values; fairseq passes the number of completed updates."""
         if self.training:
-            log_learned(self, self.side, num_updates, self.log_interval)
+            log_learned(self, num_updates)
 
 
 class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
@@ -180,7 +180,8 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
                 return encoder_out | {"hypotheses_per_sentence": [repeats]}
         sentence = torch.div(new_order, group, rounding_mode="floor")
         note = {}
-        if group > 1 and are_grouped(sentence, group):
+        is_divisible = group > 1 and sentence.numel() % group == 0
+        if is_divisible and not sentence.view(-1, group).diff().any():
             sentence, note = sentence[::group], {"hypotheses_per_sentence": [group]}
             if torch.equal(sentence, each):
                 return encoder_out
@@ -196,11 +197,3 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
 def hypotheses_per_sentence(encoder_out: EncoderOut) -> int:
     """Return the number of hypotheses for each sentence in the encoder's output."""
     return int(encoder_out.get("hypotheses_per_sentence", [1])[0])
-
-
-def are_grouped(sentences: Tensor, group: int) -> bool:
-    """Return True if `sentences` [R] consists of runs of `group` equal indices."""
-    if sentences.numel() % group:
-        return False
-    grouped = sentences.view(-1, group)
-    return bool((grouped == grouped[:, :1]).all())

@@ -183,29 +183,26 @@ def scheme_in(args: Any) -> ResidualScheme | None:
     return kinds.pop()(depths) if len(kinds) == 1 else None
 
 
-def log_learned(stack: Any, side: Side, update: int, interval: int) -> None:
+def log_learned(stack: Any, update: int) -> None:
     """Log the mean of each learned value over a stack, e.g. as encoder_residual_weight.
 
     Values are logged in the last update before each line of fairseq's log, but not for sharded
     stacks.
 
     Args:
-        stack: our encoder or decoder.
-        side: side of the stack.
+        stack: our encoder or decoder; if its `log_interval` is 0, nothing is logged.
         update: number of completed updates, as passed to set_num_updates.
-        interval: fairseq's --log-interval; if 0, nothing is logged.
     """
-    if not interval or (update + 1) % interval:
+    if not stack.log_interval or (update + 1) % stack.log_interval:
         return
     if any(isinstance(p, DTensor) for p in stack.parameters()):
         return
-    means: dict[str, list[Tensor]] = {}
     # not `stack.layers`, because iteration over LayerDrop's list skips layers
-    for module in stack.modules():
-        if not isinstance(module, Residual | Combination):
-            continue
+    modules = [part for part in stack.modules() if isinstance(part, Residual | Combination)]
+    means: dict[str, list[Tensor]] = {}
+    for module in modules:
         for name, tensor in module.learned().items():
             means.setdefault(name, []).append(tensor.detach().float().mean())
     for name, values in means.items():
         mean = torch.stack(values).mean().item()
-        metrics.log_scalar(f"{side.value}_{name}", mean, priority=900, round=4)
+        metrics.log_scalar(f"{stack.side.value}_{name}", mean, priority=900, round=4)
