@@ -119,9 +119,7 @@ def test_rows_of_one_sentence_must_stay_together() -> None:
 
 @pytest.mark.parametrize("retain", [False, True], ids=["plain", "retain dropout"])
 @torch.no_grad()
-def test_the_first_step_is_computed_once_per_sentence_unless_dropout_is_active(
-    retain: bool,
-) -> None:
+def test_the_first_step_runs_once_per_sentence_unless_dropout_is_active(retain: bool) -> None:
     model = build("deepnet_transformer", dropout=0.1)
     for layer in model.decoder.layers:
         layer.dropout_module.apply_during_inference = retain
@@ -207,11 +205,8 @@ def test_products_exclude_padding_in_generation(batch: Batch) -> None:
                 getattr(layer, name).register_forward_hook(
                     lambda module, inputs, out: rows.add(out.flatten(0, -2).size(0))
                 )
-    model.decoder(
-        batch["prev_output_tokens"][:, :1],
-        model.encoder(batch["src_tokens"], batch["src_lengths"]),
-        {},
-    )
+    encoded = model.encoder(batch["src_tokens"], batch["src_lengths"])
+    model.decoder(batch["prev_output_tokens"][:, :1], encoded, {})
     assert rows == {int(batch["src_tokens"].ne(1).sum())}
 
 
