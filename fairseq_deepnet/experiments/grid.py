@@ -124,10 +124,7 @@ def load_sweep(name: str) -> Sweep:
     try:
         panels = {str(part): _panel(content, own or {}) for part, own in parts.items()}
         _refuse_unused_settings(list(panels.values()))
-        for name in (
-            *panels,
-            *(factor for panel in panels.values() for factor in panel["factors"]),
-        ):
+        for name in (*panels, *(f for panel in panels.values() for f in panel["factors"])):
             if re.search(r"[\s:,]", name):
                 raise ValueError(f"{name!r}: a name cannot contain spaces, colons or commas")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -140,14 +137,10 @@ def _panel(common: Panel, own: Panel) -> Panel:
     panel: Panel = {"settings": {}, "score": {}} | common | own
     panel["options"] = {**common.get("options", {}), **own.get("options", {})}
     if wrong := panel.keys() ^ _KEYS:
-        expected = ", ".join(sorted(_KEYS))
-        raise ValueError(
-            f"missing or unknown keys: {', '.join(sorted(wrong))}; a panel has {expected}"
-        )
+        text = f"missing or unknown keys: {', '.join(sorted(wrong))}"
+        raise ValueError(f"{text}; a panel has {', '.join(sorted(_KEYS))}")
     if panel["score"] is not False and not isinstance(panel["score"], dict):
-        raise ValueError(
-            "score: expected options of deepnet evaluate, {} for its defaults, or false"
-        )
+        raise ValueError("score: expected options of deepnet evaluate, {} for defaults, or false")
     if not panel["factors"]:
         raise ValueError("factors: at least one factor is needed")
     if unknown := panel["settings"].keys() - panel["factors"].keys():
@@ -216,15 +209,15 @@ def override(
     for key, value in sorted(pairs, key=lambda pair: pair[0] != "score"):
         word = f"{key}={value}"
         values = [configs.parse_value(text) for text in str(value).split(",")]
+        if key in owners and (value is None or None in values):
+            raise ValueError(f"{key}: a value is missing")
         if key == "score.TEXT":  # cells run in ROOT
             value = shown(Path(str(value)))
         if key == "score" and not isinstance(value, bool):
             raise ValueError(f"{word!r}: score is true or false; score.BEAM=4 sets an option")
         if key not in owners and all(key in _set_by_factors(panel) for panel in panels.values()):
             raise ValueError(f"{word!r}: a factor sets {key}; the factors are {', '.join(owners)}")
-        if key.startswith("score.") and not any(
-            isinstance(panel["score"], dict) for panel in panels.values()
-        ):
+        if key.startswith("score.") and all(p["score"] is False for p in panels.values()):
             raise ValueError(f"{word!r}: the sweep does not score its cells; add score=true")
         for panel in panels.values():
             if key in panel["factors"]:
