@@ -22,6 +22,8 @@ HARMLESS: Final = frozenset(
     }
 )
 """Options that change only speed, memory or logs."""
+MAY_DIFFER: Final = HARMLESS | {"monitor_interval", "monitor", "on_divergence", "fallbacks"}
+"""Options that may differ when a run resumes, and between the seeds of a system."""
 
 
 def in_stock_names(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,9 +18,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fairseq_deepnet.experiments.results import RESULT, find_runs, read_json
+from fairseq_deepnet.experiments import paper
+from fairseq_deepnet.experiments.results import RESULT, fallbacks_of, find_runs, read_json
 from fairseq_deepnet.files import ROOT, shown
-from fairseq_deepnet.stock_names import in_stock_names
+from fairseq_deepnet.stock_names import MAY_DIFFER, in_stock_names
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation import scoring
@@ -40,7 +41,7 @@ class ScoredRun(NamedTuple):
     """A run's translations of a test set.
 
     Args:
-        settings: all options and the recipe, without the seed.
+        settings: the recipe and the options that affect the results, without the seed.
         hypotheses: detokenised translations, in corpus order.
         record: content of the score's JSON file.
     """
@@ -102,6 +103,7 @@ def compare(folders: Sequence[Path], score: str | None = None) -> tuple[pd.DataF
             notes.append(f"{shown(path)} has no such score")
         else:
             runs.append(scored)
+            notes += [f"{shown(path)}{note}" for note in fallbacks_of(path)]
     for run in runs[1:]:
         if run.references != runs[0].references:
             raise ValueError(f"{run.folder} and {runs[0].folder} have different test sets")
@@ -173,5 +175,6 @@ def read_scored_run(folder: Path, name: str | None) -> ScoredRun | None:
     config = configs.recorded_config(folder / "config.yaml")
     options = in_stock_names(config.options)
     seed = str(options.pop("seed", 1))
-    settings = json.dumps([options, config.recipe], sort_keys=True, default=str)
+    options = {k: paper.key(v) for k, v in options.items() if k.replace("-", "_") not in MAY_DIFFER}
+    settings = json.dumps([options, config.recipe], sort_keys=True)
     return ScoredRun(folder, seed, settings, hypotheses, references, score.facts)

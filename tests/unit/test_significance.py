@@ -100,7 +100,11 @@ def test_seeds_of_a_system_are_tested_together(tmp_path: Path) -> None:
     texts = {"a": (spoilt(2), spoilt(3)), "b": (spoilt(3, 1), spoilt(4, 1), spoilt(2, 1))}
     for name, versions in texts.items():
         for seed, hypotheses in enumerate(versions, start=1):
-            write_run(tmp_path / f"{name}.{seed}", hypotheses, seed=seed)
+            # another spelling, and an option that changes no result
+            same = {"lr": "1e-3", "monitor_interval": 100} if seed == 2 else {"lr": 0.001}
+            write_run(tmp_path / f"{name}.{seed}", hypotheses, seed=seed, **same)
+    history = {"history": [{"change": "lr*0.5", "from_update": 100}]}
+    (tmp_path / "a.2" / "fallback.json").write_text(json.dumps(history), encoding="utf-8")
     write_config(tmp_path / "diverged", arch="d")
     frame, notes = compare([tmp_path])
     assert f"{tmp_path}/diverged has no such score" in notes
@@ -108,6 +112,7 @@ def test_seeds_of_a_system_are_tested_together(tmp_path: Path) -> None:
     assert frame["bleu"][0] == pytest.approx(sum(first) / 2, abs=1e-3)
     assert frame["deviation"][0] == pytest.approx(abs(first[0] - first[1]) / 2**0.5, abs=1e-3)
     assert "seeds: 1, 2" in notes  # no other run has seed 3
+    assert f"{tmp_path}/a.2; trained with the fallbacks lr*0.5" in notes
 
 
 def test_scores_that_do_not_match_are_refused(tmp_path: Path) -> None:

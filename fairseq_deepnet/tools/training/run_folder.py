@@ -26,20 +26,12 @@ from fairseq_deepnet.records import (
     write_json,
 )
 from fairseq_deepnet.save_dir import REPAIRED, repair_last
-from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
+from fairseq_deepnet.stock_names import MAY_DIFFER, in_stock_names
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.devices import Devices
 from fairseq_deepnet.tools.trained_model import VOCABULARY_FILES
 from fairseq_deepnet.tools.training import launch
 
-_MAY_DIFFER: Final = HARMLESS | {
-    "monitor_interval",
-    "monitor",
-    "on_divergence",
-    "fallbacks",
-    "data",
-}
-"""Options that may differ when a run resumes; data folders are compared separately."""
 _FIXED: Final = re.compile(
     r"(arch|task|residual-scheme|scheme-variant|share-\S+|\S+-(layers|embed-dim|attention-heads)) "
 )
@@ -58,7 +50,7 @@ def differences(old: configs.Config, new: configs.Config) -> list[str]:
     return [
         f"{key.replace('_', '-')} {before.get(key)} -> {after.get(key)}"
         for key in sorted(before.keys() | after.keys())
-        if key not in _MAY_DIFFER and before.get(key) != after.get(key)
+        if key not in {*MAY_DIFFER, "data"} and before.get(key) != after.get(key)
     ]
 
 
