@@ -121,6 +121,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the tables or the significance tests."""
+    if args.score and not args.significance:
+        raise ValueError("--score is only for --significance; tables have each cell's own score")
+    if args.out and args.significance:
+        raise ValueError("--out is only for tables; --significance prints its results")
     if args.significance:
         frame, notes = significance.compare(args.folders, args.score)
         formats = ["", ".2f", ".2f", ".2f", ".4f", ".4f"]
@@ -136,6 +140,6 @@ def run(args: argparse.Namespace) -> int:
     runs = results.read_runs(path for path in args.folders if not path.is_file())
     members = make(pd.concat([*frames, results.table_of(runs)] if runs else frames))
     print("\n".join(table.markdown() for table in members), end="")
-    if args.out is not None:
+    if args.out:
         save(members, args.out)
     return 0

@@ -48,6 +48,8 @@ def test_options_in_any_order_and_options_of_fairseq_after_two_dashes(name: str,
         (["evaluate", "r", "--tokenizer", "flores10"], "'flores10'; did you mean flores101?"),
         (["train"], "the following arguments are required: config"),
         (["evaluate", "--beam", "many"], "argument --beam: invalid int value: 'many'"),
+        (["report", "r", "--score", "x"], "--score is only for --significance"),
+        (["report", "r", "--significance", "--out", "x"], "--out is only for tables"),
     ],
 )
 def test_bad_usage_is_one_line(
