@@ -15,7 +15,7 @@
 #   DATA      data folder (data/sample.de-en)
 #   OUT       folder for the results (runs/quickstart, plus DEPTH and SEED if they differ)
 #   GPUS      0: CPU; 1: one model after the other on one GPU; 2: one GPU per model (all visible GPUs)
-#   DRY_RUN   1: only print the commands (0)
+#   DRY_RUN   1: only print the plan (0)
 #
 # Example: DEPTH=6 bash scripts/quickstart.sh
 set -euo pipefail

@@ -12,7 +12,7 @@
 #   SRC, TGT languages: de and en, in either order (de, en)
 #   DATA     data folder (data/iwslt14.tokenized.SRC-TGT)
 #   RAW      source files, see scripts/preprocess_iwslt14.sh (none: download)
-#   RUN      run folder (runs/iwslt14_DEPTHl, plus SCHEME and SEED if they differ)
+#   RUN      run folder (runs/iwslt14_DEPTHl, plus language pair, SCHEME and SEED if they differ)
 # @lib/help/recipe.txt
 #
 # Examples: DEPTH=100 bash scripts/train_iwslt14.sh
