@@ -12,14 +12,13 @@ to switch DeepNorm on:
               torchscale's models for fairseq. The position of LayerNorm keeps its default, Pre-LN;
               the archs of those models set both `normalize_before` options to False.
 
-torchscale is not a dependency of this project. pip installs it into a temporary folder on first
+torchscale is not a dependency of this project. pip installs it into a folder in ~/.cache on first
 use. The exit status is that of `deepnet check`: 1 for a model with faults.
 """
 
 import argparse
 import subprocess
 import sys
-import tempfile
 import types
 import warnings
 from argparse import Namespace
@@ -39,7 +38,8 @@ def install() -> None:
     torchscale imports only `drop_path` from timm, which needs a torchvision built for the same
     torch. The rate is 0 here, so a stub replaces it.
     """
-    folder = Path(tempfile.gettempdir()).resolve() / f"torchscale-{VERSION}"
+    # not in /tmp, where other users could plant code under this name
+    folder = Path.home() / ".cache" / f"torchscale-{VERSION}"
     if not (folder / f"torchscale-{VERSION}.dist-info").is_dir():
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade"]
         command += ["--target", str(folder), f"torchscale=={VERSION}", FAIRSCALE]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -102,3 +103,15 @@ def test_the_name_of_a_data_file_reaches_no_shell(
     assert data_utils.infer_language_pair(str(tmp_path)) == ["$(touch ran)", "yy"]
     FastaDataset(str(tmp_path / name))
     assert not (tmp_path / "ran").exists()
+
+
+def test_torchscale_is_not_imported_from_tmp(
+    mark: Path, tmp_path: Path, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torchscale-0.3.0" / "torchscale-0.3.0.dist-info").mkdir(parents=True)
+    (tmp_path / "torchscale-0.3.0" / "torchscale.py").write_text(payload(mark), encoding="utf-8")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    code = "import subprocess, check_torchscale as c; subprocess.run = print; c.install()"
+    run_command(sys.executable, "-c", f"{code}; import torchscale", cwd=ROOT / "benchmarks")
+    assert not mark.exists()
