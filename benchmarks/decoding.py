@@ -242,14 +242,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64, help="sentences per batch (64)")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
+    from fairseq_deepnet.tools.corpora.text import read_lines
+
     names = args.systems.split(",")
     with tempfile.TemporaryDirectory() as temporary:
         chosen = settings(args, names, Path(temporary))
         data = Path(chosen[names[0]]["data"]) / "text"
         sides = [chosen[names[0]][side] for side in ("source", "target")]
         source, reference = (
-            (data / f"test.{side}").read_text(encoding="utf-8").split("\n")[: args.sentences]
-            for side in sides
+            list(read_lines(data / f"test.{side}"))[: args.sentences] for side in sides
         )
         largest = max(setting["batch"] for setting in chosen.values())
         batches = batches_of(source, chosen[names[0]], largest)

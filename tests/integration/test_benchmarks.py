@@ -72,17 +72,11 @@ def test_gpu_check_without_a_gpu_is_one_line_of_error(run_command: RunCommand) -
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_the_stock_system_does_not_import_the_plugin() -> None:
+def test_the_stock_system_does_not_import_the_plugin(run_command: RunCommand) -> None:
     code = "import sys; from side_by_side.systems import System; from side_by_side import worker;"
     code += " worker.load(System('stock', 'stock')); print('fairseq_deepnet' in sys.modules)"
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT / "benchmarks",
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-    )
-    assert result.stdout.strip() == "False"
+    result = run_command(sys.executable, "-c", code, cwd=ROOT / "benchmarks")
+    assert result.stdout.strip() == "False", result.stderr
 
 
 @pytest.mark.slow
@@ -92,10 +86,10 @@ def test_all_decoders_give_the_same_translations_as_stock_fairseq(
     pytest.importorskip("ctranslate2", reason="needs the extra ctranslate2")
     make_trained_run(tmp_path / "run", data, encoder_layers=2)
     names = ["stock", "ours@2", "float32@1", "stock-bf16", "ours-bf16@2"]
-    options = [f"--systems={','.join(names)}", f"--sentences={len(SENTENCES)}"]
-    options += ["--rounds=1", "--beam=2", "--batch=4"]
+    options = [f"--systems={','.join(names)}", "--rounds=1", "--beam=2", "--batch=4"]
     result = run(run_command, "decoding", str(tmp_path / "run"), *options)
     assert result.returncode == 0, result.stderr[-2000:]
+    assert f" {len(SENTENCES)} sentences," in result.stdout
     rows = cells(result.stdout)
     assert [row[0] for row in rows] == names
     assert [row[-1] for row in rows[:3]] == ["0", "0", "0"], "no translation differs"
