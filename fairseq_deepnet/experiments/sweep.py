@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("sweep", help="a name in configs/sweeps/ (table1, compare_methods, ...) or a file")
     values = "values of a factor (depth=6,18), or a fairseq-train option for all cells (lr=1e-3)"
-    add("overrides", nargs="*", metavar="key=value", help=values)
+    add("overrides", nargs="*", default=[], metavar="key=value", help=values)
     add("--dry-run", action="store_true", help="only print the plan")
     add("--only", metavar="GLOBS", help="run only the cells whose names match, as in '*_18l *_50l'")
     add("--runs", type=Path, help="folder for the cells (runs/SWEEP)")

@@ -1,4 +1,4 @@
-"""Every command that README and docs print is taken by the parser that it is for."""
+"""The parsers accept every command that README and docs print."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_printed_command_is_one_that_there_is(page: str, command: str) -> None
     parser = cli.Parser(prog=rest[0])
     module.add_arguments(parser)
     parse = getattr(module, "parse", cli.Parser.parse)
-    with contextlib.suppress(IncompleteError):  # in the text stand parts of commands
+    with contextlib.suppress(IncompleteError):  # the text names parts of commands
         try:
             parse(parser, [*words_of(parser, variables), *rest[1:]])
         except ValueError as error:

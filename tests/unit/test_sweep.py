@@ -101,18 +101,12 @@ def test_complete_and_diverged_cells_are_not_run_again_and_a_crash_stops_no_cell
     assert [len(rig.calls(name)) for name in ("flaky", "good", "nan")] == [2, 1, 1]
 
 
-def test_a_relative_folder_for_the_cells_is_relative_to_the_working_folder(
+def test_folders_of_cells_and_of_text_are_relative_to_the_working_folder(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rig.folder = Path("relative")
     assert rig.run("good") == ["done"]
-
-
-def test_a_relative_folder_of_text_is_relative_to_the_working_folder(
-    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
     (cell,) = rig.cells("good", "score.TEXT=texts")
     assert cell.score == ["--beam", "4", "--text", str(tmp_path / "texts")]
 

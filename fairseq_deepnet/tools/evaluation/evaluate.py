@@ -49,7 +49,7 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that all scoring commands share: model, data and beam search."""
     add = parser.add_argument
     add("target", type=Path, help="run folder or checkpoint")
-    add("extra", nargs="*", help="options of fairseq-generate, after --")
+    add("extra", nargs="*", default=[], help="options of fairseq-generate, after --")
     add("--data", type=Path, help="data folder (the run's)")
     add("--spm", metavar="FILE", help=SPM_HELP)
     add("--beam", type=int, default=5, help="beam size (5)")

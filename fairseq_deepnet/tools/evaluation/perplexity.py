@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet perplexity`."""
     parser.add_argument("target", type=Path, help="run folder or checkpoint")
     extra = "options of fairseq-eval-lm or fairseq-validate, after --"
-    parser.add_argument("extra", nargs="*", help=extra)
+    parser.add_argument("extra", nargs="*", default=[], help=extra)
     parser.add_argument("--data", type=Path, help="data folder (the run's)")
     parser.add_argument("--split", default="test", help="split to score (test)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")

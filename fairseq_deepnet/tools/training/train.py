@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--preemption-grace", type=int, default=90, help="seconds for saving after a signal (90)")
     add("--resume", action="store_true", help="resume even if settings have changed")
     add("--dry-run", action="store_true", help="only print the plan and the command")
-    add("extra", nargs="*", help="options of fairseq-train, after --")
+    add("extra", nargs="*", default=[], help="options of fairseq-train, after --")
 
 
 def run(args: argparse.Namespace) -> int:
