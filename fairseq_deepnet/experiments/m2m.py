@@ -77,5 +77,5 @@ def raw_files(path: Path | None, corpus: str | None) -> Path | None:
         return None
     raw = path or DOWNLOADS / corpus
     if not raw.exists():
-        raise FileNotFoundError(f"{raw} is missing: run `deepnet download {corpus}`, or set RAW")
+        raise FileNotFoundError(f"{raw} is missing: run `deepnet download {corpus}`, or set --raw")
     return raw

@@ -55,12 +55,9 @@ def test_a_published_set_is_scored_and_tabulated(
         return summarise(folder, records, [])
 
     monkeypatch.setattr(evaluate, "score_directions", score_directions)
-    variables = {"SET": "flores101", "RAW": str(flores101(tmp_path)), "GPUS": "0"}
-    variables |= {"DIRECTIONS": only} if only else {}
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    words = ["m2m", "--variables", str(run_folder), "--", "--max-len-b", "50"]
-    assert cli.main(words) == 0
+    words = ["m2m", str(run_folder), f"--raw={flores101(tmp_path)}", "--gpus=0"]
+    words += [f"--directions={only}"] if only else []
+    assert cli.main([*words, "--", "--max-len-b", "50"]) == 0
     (args,) = calls
     text = run_folder / "scores" / "flores101" / "text"
     assert (args.split, args.tokenizer, args.beam, args.lenpen) == ("flores101", "flores101", 5, 1)
@@ -84,3 +81,5 @@ def test_a_folder_without_a_record_is_read_with_its_subword_model(
     words = ["m2m", str(run_folder), "--spm=x", f"--raw={flores101(tmp_path)}"]
     assert cli.main(words) == 2
     assert "the model supports no two languages of flores101" in capsys.readouterr().err
+    assert cli.main(["m2m", str(run_folder), "--raw=/nowhere"]) == 2
+    assert "run `deepnet download flores101`, or set --raw" in capsys.readouterr().err
