@@ -117,7 +117,8 @@ def compare(folders: Sequence[Path], score: str | None = None) -> tuple[pd.DataF
             other = systems[run.settings][run.seed].folder
             raise ValueError(f"{run.folder} and {other} have the same settings and seed")
     if len(systems) < 2:
-        raise ValueError("--significance needs two scored systems that differ in more than seeds")
+        need = "--significance needs two scored systems that differ in more than seeds"
+        raise ValueError("; ".join([need, *notes[len(NOTES) :]]))
     first = runs[0]
     seeds = sorted(set.intersection(*map(set, systems.values())))
     if not seeds:

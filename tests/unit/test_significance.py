@@ -120,7 +120,7 @@ def test_scores_that_do_not_match_are_refused(tmp_path: Path) -> None:
     other = write_run(tmp_path / "b", spoilt(2)[::-1], REFERENCES[::-1])
     with pytest.raises(ValueError, match="different test sets"):
         compare([run, other], NAME)
-    with pytest.raises(ValueError, match="two scored systems"):
+    with pytest.raises(ValueError, match=r"two scored systems.*/a has no such score"):
         compare([run, other], "test.checkpoint_last.beam5.lenpen1")
     again = write_run(tmp_path / "a.again", spoilt(3))
     with pytest.raises(ValueError, match="have the same settings and seed"):
