@@ -116,6 +116,11 @@ def test_other_settings_have_other_scores_and_a_copied_run_keeps_its_scores(
     count = len(engine.inputs)
     assert "already scored" in evaluate(copy).stderr
     assert len(engine.inputs) == count
+    make_checkpoint(copy / "checkpoints" / "checkpoint_best.pt", 30)
+    assert evaluate(run_folder, out=f"{tmp_path}/out").returncode == 0
+    refused = evaluate(copy, out=f"{tmp_path}/out")
+    assert f"is a score of {run_folder}/checkpoints/checkpoint_best.pt" in refused.stderr
+    assert evaluate(copy).returncode == 0  # its own scores may be out of date
 
 
 def test_data_of_another_run_is_refused(evaluate: Evaluate, run_folder: Path, data: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments, num_updates
 from fairseq_deepnet.files import say, shown
-from fairseq_deepnet.records import fingerprint, made_now, sha256
+from fairseq_deepnet.records import fingerprint, made_now, read_record, sha256
 from fairseq_deepnet.tools import devices, scores, trained_model
 from fairseq_deepnet.tools.corpora.folder import SPM_HELP, BareFolder, DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import find_side
@@ -190,6 +190,10 @@ def translate(
     data.refuse_changed(str(file.relative_to(data.path)) for file in sorted(used))
     todo = [job for job in jobs if not job.read()]
     out = jobs[0].record.parent
+    if not out.is_relative_to(model.scores):  # a run may have been moved with its own scores
+        for record in (job.record for job in todo if job.record.is_file()):
+            if (other := read_record(record).get("model")) != shown(model.path):
+                raise ValueError(f"{shown(record)} is a score of {other}: choose another --out")
     if len(todo) < len(jobs):
         say(f"already scored: {len(jobs) - len(todo)} of {len(jobs)} in {shown(out)}")
     if not todo:
