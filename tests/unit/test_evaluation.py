@@ -254,13 +254,13 @@ def job_of(place: Path, name: str) -> Job:
     return Job(direction, *paths, place / f"{direction}.json", folder, options)
 
 
-def test_sides_of_different_lengths_are_refused(tmp_path: Path) -> None:
+def test_sides_of_different_lengths_and_empty_sides_are_refused(tmp_path: Path) -> None:
     job = job_of(tmp_path, "de-en")
-    job.source.write_text("one\ntwo\n", encoding="utf-8")
-    with pytest.raises(
-        ValueError, match=r"news\.de-en\.de and .*news\.de-en\.en have 2 and 1 lines"
-    ):
-        job.lines()
+    for source, target, counts in (("one\ntwo\n", "one\n", "2 and 1"), ("", "", "0 and 0")):
+        job.source.write_text(source, encoding="utf-8")
+        job.reference.write_text(target, encoding="utf-8")
+        with pytest.raises(ValueError, match=rf"{job.source} and {job.reference} have {counts} li"):
+            job.lines()
 
 
 def test_a_score_is_out_of_date_once_a_text_changes(tmp_path: Path) -> None:

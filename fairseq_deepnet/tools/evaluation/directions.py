@@ -80,13 +80,13 @@ class Job:
     def lines(self) -> list[str]:
         """Return the engine's input: text, or subwords of Moses tokens.
 
-        Raises ValueError if the input and the reference differ in length.
+        Raises ValueError if the input and the reference differ in length or are empty.
         """
         folder, split = self.folder, self.options["split"]
         lines = folder.subwords(split) if folder.is_moses else list(read_lines(self.source))
         references = sum(1 for _ in read_lines(self.reference))
-        if len(lines) != references:
-            counts = f"{len(lines):,} and {references:,} lines"
+        if len(lines) != references or not lines:
+            counts = f"{len(lines):,} and {references:,} lines; give equally many, at least one"
             raise ValueError(f"{self.source} and {self.reference} have {counts}")
         return lines
 
