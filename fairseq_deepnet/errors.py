@@ -4,6 +4,7 @@ import argparse
 import difflib
 import errno
 import io
+import math
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -72,6 +73,20 @@ class Parser(argparse.ArgumentParser):
                 )
             args.extra = list(words[end + 1 :])
         return args
+
+
+def positive(text: str) -> int:
+    """Return an option's integer; raise ArgumentTypeError if it is not positive."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    return int(text)
+
+
+def number(text: str) -> float:
+    """Return an option's number; raise ArgumentTypeError if it is infinite or nan."""
+    if not math.isfinite(value := float(text)):
+        raise argparse.ArgumentTypeError(f"{text} is not finite")
+    return value
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

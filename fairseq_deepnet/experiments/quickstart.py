@@ -13,6 +13,7 @@ from typing import Final
 
 from tqdm import tqdm
 
+from fairseq_deepnet.errors import positive
 from fairseq_deepnet.experiments import grid, results, sweep
 from fairseq_deepnet.experiments.results import Run, Status
 from fairseq_deepnet.files import ROOT, say, shown, write_text
@@ -36,7 +37,7 @@ Where to go next:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet quickstart`."""
     add = parser.add_argument
-    add("--depth", type=int, default=18, help="layers per side (18)")
+    add("--depth", type=positive, default=18, help="layers per side (18)")
     add("--seed", type=int, default=1, help="seed of initialisation and batches (1)")
     add("--data", type=Path, default=ROOT / "data/sample.de-en", help="corpus (data/sample.de-en)")
     out = "folder for the results (runs/quickstart, with another depth or seed appended)"
@@ -50,8 +51,6 @@ def run(args: argparse.Namespace) -> int:
     from fairseq_deepnet.tools.corpora import preprocess  # loads sentencepiece
     from fairseq_deepnet.tools.plotting import plot
 
-    if args.depth < 1:
-        raise ValueError(f"--depth {args.depth}: the depth must be at least 1")
     words = [f"encoder-layers={args.depth}", f"decoder-layers={args.depth}"]
     name = f"quickstart_{args.depth}l" if args.depth != 18 else "quickstart"
     name += f"_seed{args.seed}" if args.seed != 1 else ""

@@ -143,8 +143,9 @@ def test_a_damaged_export_is_refused(
         (["/no/model", "/"], "there is no text file /"),
         (["RUN", "TEXT", "--tgt=fr"], "--tgt fr: the model translates de-en"),
         (["RUN", "TEXT", "--out=/nowhere/out"], "/nowhere/out.part"),
-        (["RUN", "TEXT", "--beam=0"], "--beam 0: must be at least 1"),
-        (["RUN", "TEXT", "--nbest=9"], "--nbest 9 must be from 1 to --beam 5"),
+        (["RUN", "TEXT", "--beam=0"], "--beam: '0' is not a positive integer"),
+        (["RUN", "TEXT", "--lenpen=nan"], "--lenpen: nan is not finite"),
+        (["RUN", "TEXT", "--nbest=9"], "--nbest 9 must not exceed --beam 5"),
     ],
     ids=lambda value: "_".join(value[1:]).replace("/", "") if isinstance(value, list) else "",
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments, num_updates
+from fairseq_deepnet.errors import number, positive
 from fairseq_deepnet.files import say, shown
 from fairseq_deepnet.records import fingerprint, made_now, read_record, sha256
 from fairseq_deepnet.tools import devices, scores, trained_model
@@ -52,12 +53,12 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
     add("extra", nargs="*", default=[], help="options of fairseq-generate, after --")
     add("--data", type=Path, help="data folder (the run's)")
     add("--spm", metavar="FILE", help=SPM_HELP)
-    add("--beam", type=int, default=5, help="beam size (5)")
-    add("--lenpen", type=float, default=1.0, help="length penalty (1)")
+    add("--beam", type=positive, default=5, help="beam size (5)")
+    add("--lenpen", type=number, default=1.0, help="length penalty (1)")
     add("--average", type=int, default=0, help="average the last N checkpoints (0)")
-    add("--batch", type=int, help=f"source tokens per batch ({TOKENS}, fewer above 100 layers)")
+    add("--batch", type=positive, help=f"source tokens per batch ({TOKENS}, fewer over 100 layers)")
     add("--gpus", default="all", help="GPUs to use; 0 uses the CPU (all visible)")
-    add("--processes", type=int, help="number of CPU processes (one per core)")
+    add("--processes", type=positive, help="number of CPU processes (one per core)")
     add("--directions", default="", help="directions to score, such as de-en,en-de (all)")
     add("--tokenizer", choices=scoring.TOKENIZERS, help="BLEU's tokenizer (by target language)")
     add("--out", type=Path, help="folder for the scores (the run's scores/)")
@@ -76,8 +77,6 @@ def score(args: argparse.Namespace) -> tuple[Path, str]:
     """
     if args.spm == "none":
         raise ValueError("--spm none: scores need text, not tokens; give the sentencepiece model")
-    if args.beam < 1:
-        raise ValueError(f"--beam {args.beam}: must be at least 1")
     check_options(args.extra)
     model = trained_model.choose_model(args.target, args.average)
     data = trained_model.find_data(model, args.data, args.spm)

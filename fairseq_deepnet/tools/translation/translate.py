@@ -17,6 +17,7 @@ from typing import BinaryIO, Final
 
 from tqdm import tqdm
 
+from fairseq_deepnet.errors import number, positive
 from fairseq_deepnet.files import say, shown, whole
 from fairseq_deepnet.tools import devices
 from fairseq_deepnet.tools.corpora.folder import SPM_HELP, Direction
@@ -38,8 +39,8 @@ def open_engine(args: argparse.Namespace) -> tuple[engines.Engine, Direction, st
         ValueError: if the options do not fit the model.
     """
     batch, nbest = args.batch_sentences, args.nbest or 1
-    if not 1 <= nbest <= args.beam:
-        raise ValueError(f"--nbest {nbest} must be from 1 to --beam {args.beam}")
+    if nbest > args.beam:
+        raise ValueError(f"--nbest {nbest} must not exceed --beam {args.beam}")
     half = [f"--{name}" for name in ("bf16", "fp16") if getattr(args, name)]
     if (args.model / MODEL).is_file():
         if args.data is not None or args.spm or args.average or half:
@@ -99,18 +100,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, help="file for the translations (standard output)")
     add("--src", help="source language of a multilingual model")
     add("--tgt", help="target language")
-    add("--beam", type=int, default=5, help="beam size (5)")
-    add("--lenpen", type=float, default=1.0, help="length penalty (1)")
+    add("--beam", type=positive, default=5, help="beam size (5)")
+    add("--lenpen", type=number, default=1.0, help="length penalty (1)")
     batch = f"sentences per batch ({engines.BATCH}; ctranslate2 on a CPU: {engines.CPU_BATCH})"
-    add("--batch-sentences", type=int, help=batch)
+    add("--batch-sentences", type=positive, help=batch)
     nbest = "number of translations per line, printed with line number and score"
-    add("--nbest", type=int, metavar="N", help=nbest)
-    add("--threads", type=int, help="number of CPU threads (OMP_NUM_THREADS, or all cores)")
+    add("--nbest", type=positive, metavar="N", help=nbest)
+    add("--threads", type=positive, help="number of CPU threads (OMP_NUM_THREADS, or all cores)")
     precision = parser.add_mutually_exclusive_group()
     for name in ("bf16", "fp16"):
         precision.add_argument(f"--{name}", action="store_true", help=f"fairseq: {name} (fp32)")
     window = f"lines to read before translating ({engines.WINDOW} per thread; 1 in a terminal)"
-    add("--window", type=int, help=window)
+    add("--window", type=positive, help=window)
     add("--data", type=Path, help="data folder (the run's)")
     add("--average", type=int, default=0, help="average the last N checkpoints (0)")
     add("--gpus", choices=("all", "0"), default="all", help="0 translates on the CPU (all)")
@@ -123,9 +124,6 @@ def run(args: argparse.Namespace) -> int:
     for path in files:
         if path.is_dir() or not path.exists():
             raise FileNotFoundError(f"there is no text file {path}")
-    for name in ("beam", "batch_sentences", "threads", "window"):
-        if (value := getattr(args, name)) is not None and value < 1:
-            raise ValueError(f"--{name.replace('_', '-')} {value}: must be at least 1")
     is_typed = files == [STANDARD_INPUT] and sys.stdin.isatty()
     args.threads = args.threads or devices.threads_of(1, devices.all_cores())
     args.window = args.window or (1 if is_typed else engines.WINDOW * args.threads)
