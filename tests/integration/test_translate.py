@@ -134,6 +134,8 @@ def test_a_damaged_export_is_refused(
     folder = shutil.copytree(exported, tmp_path / "model")
     (folder / "model.bin").write_bytes(b"broken")
     assert "model.bin differs from" in translate(folder, text).stderr
+    (folder / "export.json").unlink()
+    assert "has no export.json; copy it again, or export" in translate(folder, text).stderr
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,8 @@ class CTranslate2Model(Engine):
             import ctranslate2
         except ModuleNotFoundError as error:
             raise ValueError(NO_CTRANSLATE2) from error
+        if not (folder / RECORD).is_file():
+            raise ValueError(f"{folder} has no {RECORD}; {AGAIN}")
         self.record = records.read_record(folder / RECORD, KEYS, AGAIN)
         files = self.record.get("files") or {}
         records.refuse_changed(folder, files, files, folder / RECORD)
