@@ -162,7 +162,8 @@ def read_scored_run(folder: Path, name: str | None) -> ScoredRun | None:
     Raises:
         ValueError: if there are more or fewer hypotheses than references.
     """
-    path = f"scores/{name}" if name else read_json(folder / RESULT).get("score") or DEFAULT
+    name = name and f"scores/{name.removeprefix('scores/')}"
+    path = name or read_json(folder / RESULT).get("score") or DEFAULT
     score = read_score(folder, path)
     if score is None or "reference" not in score.facts:
         return None

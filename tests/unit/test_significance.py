@@ -64,7 +64,7 @@ def write_run(
 
 def test_systems_that_were_decoded_differently_have_a_note(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, text) for name, text in TEXTS.items()]
-    assert not any("decoded" in note for note in compare(runs, NAME)[1])
+    assert not any("decoded" in note for note in compare(runs, f"scores/{NAME}.json")[1])
     file = runs[1] / "scores" / f"{NAME}.json"
     record = json.loads(file.read_text(encoding="utf-8"))
     file.write_text(json.dumps(record | {"beam": 1, "lenpen": 1}), encoding="utf-8")
