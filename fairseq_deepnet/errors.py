@@ -82,7 +82,7 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def number(text: str) -> float:
+def real(text: str) -> float:
     """Return an option's number; raise ArgumentTypeError if it is infinite or nan."""
     if not math.isfinite(value := float(text)):
         raise argparse.ArgumentTypeError(f"{text} is not finite")

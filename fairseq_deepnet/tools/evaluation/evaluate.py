@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments, num_updates
-from fairseq_deepnet.errors import number, positive
+from fairseq_deepnet.errors import positive, real
 from fairseq_deepnet.files import say, shown
 from fairseq_deepnet.records import fingerprint, made_now, read_record, sha256
 from fairseq_deepnet.tools import devices, scores, trained_model
@@ -54,7 +54,7 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", type=Path, help="data folder (the run's)")
     add("--spm", metavar="FILE", help=SPM_HELP)
     add("--beam", type=positive, default=5, help="beam size (5)")
-    add("--lenpen", type=number, default=1.0, help="length penalty (1)")
+    add("--lenpen", type=real, default=1.0, help="length penalty (1)")
     add("--average", type=int, default=0, help="average the last N checkpoints (0)")
     add("--batch", type=positive, help=f"source tokens per batch ({TOKENS}, fewer over 100 layers)")
     add("--gpus", default="all", help="GPUs to use; 0 uses the CPU (all visible)")

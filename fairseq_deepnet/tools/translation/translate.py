@@ -17,7 +17,7 @@ from typing import BinaryIO, Final
 
 from tqdm import tqdm
 
-from fairseq_deepnet.errors import number, positive
+from fairseq_deepnet.errors import positive, real
 from fairseq_deepnet.files import say, shown, whole
 from fairseq_deepnet.tools import devices
 from fairseq_deepnet.tools.corpora.folder import SPM_HELP, Direction
@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--src", help="source language of a multilingual model")
     add("--tgt", help="target language")
     add("--beam", type=positive, default=5, help="beam size (5)")
-    add("--lenpen", type=number, default=1.0, help="length penalty (1)")
+    add("--lenpen", type=real, default=1.0, help="length penalty (1)")
     batch = f"sentences per batch ({engines.BATCH}; ctranslate2 on a CPU: {engines.CPU_BATCH})"
     add("--batch-sentences", type=positive, help=batch)
     nbest = "number of translations per line, printed with line number and score"
