@@ -196,6 +196,9 @@ def test_a_bad_line_of_a_table_is_refused_with_its_number(tmp_path: Path) -> Non
     table.write_text(f"{good}test\tde\tnl\tb\n", encoding="utf-8")
     with pytest.raises(ValueError, match="de-nl: no training text in nl"):
         preprocess.read_table(table)
+    table.write_text("# pairs\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="table lists no text"):
+        preprocess.read_table(table)
 
 
 def test_a_complete_folder_of_a_published_corpus_needs_neither_network_nor_archives(

@@ -46,7 +46,7 @@ _LINE: Final = re.compile(rf"(train|valid\d*|test\d*)\t({_CODE})\t(?!\2\t)({_COD
 def read_table(path: Path) -> list[Row]:
     """Read a table that lists the text files of many language pairs, and return its rows.
 
-    Raises ValueError if a line is invalid, or a language has no training text.
+    Raises ValueError if a line is invalid, there are none, or a language has no training text.
     """
     rows: dict[tuple[str, tuple[str, ...]], Row] = {}
     for number, line in enumerate(read_lines(path), start=1):
@@ -60,6 +60,8 @@ def read_table(path: Path) -> list[Row]:
                 " ...), two languages and a prefix, separated by tabs"
             )
         rows[row[:2]] = row
+    if not rows:
+        raise ValueError(f"{path} lists no text; add lines of a split, two languages and a prefix")
     trained = {code for row in rows.values() if row.split == "train" for code in row.languages}
     for row in rows.values():
         if unseen := set(row.languages) - trained:
