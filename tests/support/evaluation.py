@@ -14,7 +14,7 @@ from tests.support.runs import SENTENCES, TRANSLATIONS
 
 
 class Dictionary(Engine):
-    """Translates `SENTENCES`, copies other lines, and records its input."""
+    """Translates `SENTENCES`, copies other lines, and records its input; 40 letters fit."""
 
     def __init__(self) -> None:
         self.translations = dict(zip(SENTENCES, TRANSLATIONS, strict=True))
@@ -22,6 +22,7 @@ class Dictionary(Engine):
 
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
         self.inputs += lines
+        self.cut += sum(len(line) > 40 for line in lines)
         return [[Hypothesis(self.translations.get(line, line), 0.0)] for line in lines]
 
 

@@ -60,6 +60,7 @@ def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
     first = evaluate(run_folder, "--max-len-b", "30")
     assert first.returncode == 0, first.stderr
     assert sorted(engine.inputs) == sorted(SENTENCES)
+    assert "de-en: truncated 1 lines that were too long for the model" in first.stderr
 
     name = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1.max-len-b30"
     scores = json.loads(Path(f"{name}.json").read_text(encoding="utf-8"))

@@ -159,7 +159,7 @@ def translate_all(
     processes: int,
     gpus: int,
 ) -> None:
-    """Translate and score jobs; if there are several, report each score on standard error.
+    """Translate and score jobs; report truncated lines, and each score if there are several.
 
     Args:
         facts: record entries, shared by all jobs, that describe the model and the beam search.
@@ -202,8 +202,11 @@ def translate_all(
     with bar, pool, ThreadPoolExecutor(2) as feeders:
         try:
             for number, scores in enumerate(feeders.map(work, jobs), 1):
+                name, cut = scores["direction"], scores["cut"]
                 if len(jobs) > 1:
-                    say(f"{number}/{len(jobs)} {scores['direction']}: {scoring.numbers(scores)}")
+                    say(f"{number}/{len(jobs)} {name}: {scoring.numbers(scores)}")
+                if cut:
+                    say(f"{name}: truncated {cut:,} lines that were too long for the model")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
