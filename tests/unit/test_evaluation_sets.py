@@ -101,6 +101,9 @@ def test_wmt_is_read_from_sacrebleus_folder(
     assert text(out, "wmt10.en-fr.fr") == text(out, "wmt10.fr-en.fr") == fr
     assert text(out, "wmt10.en-zh.zh") == zh
     assert text(out, "wmt10.zh-en.zh") == ["好。"]
+    monkeypatch.setattr(sacrebleu.DATASETS["wmt14"], "source", lambda pair: Path("/no").stat())
+    with pytest.raises(ValueError, match=r"sacreBLEU cannot read wmt14 .*: on another machine"):
+        make("wmt10", None, tmp_path / "other", model=["en", "fr"])
 
 
 def test_a_second_call_does_nothing_and_another_set_is_not_overwritten(tmp_path: Path) -> None:

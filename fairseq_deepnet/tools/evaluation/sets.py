@@ -99,10 +99,18 @@ def read_wmt(raw: None, content: Mapping[str, Any], codes: Sequence[str]) -> Ite
     import sacrebleu
 
     for code in sorted(set(codes) - {"en"}) if "en" in codes else ():
-        test_set = sacrebleu.DATASETS[content["test_sets"][code]]
+        name = content["test_sets"][code]
+        test_set = sacrebleu.DATASETS[name]
         for direction in (Direction("en", code), Direction(code, "en")):
-            sources = list(test_set.source(str(direction)))  # type: ignore[no-untyped-call]
-            every = test_set.references(str(direction))  # type: ignore[no-untyped-call]
+            try:
+                sources = list(test_set.source(str(direction)))  # type: ignore[no-untyped-call]
+                every = test_set.references(str(direction))  # type: ignore[no-untyped-call]
+            except (OSError, SystemExit) as error:
+                command = f"`sacrebleu -t {name} -l {direction} --echo src`"
+                raise ValueError(
+                    f"sacreBLEU cannot read {name} ({error}): on another machine, run {command} and"
+                    f" copy {sacrebleu.SACREBLEU_DIR}"
+                ) from error
             yield ParallelText(direction, sources, [references[0].strip() for references in every])
 
 
