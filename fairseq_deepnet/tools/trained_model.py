@@ -258,8 +258,11 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     changes = {"model": means, "last_optimizer_state": None, "averaged": [p.name for p in paths]}
     part = output.with_name(f".{os.getpid()}.{output.name}")  # others may write the same average
-    checkpoints.save_checkpoint(states[-1] | changes, part)
-    put_in_place(part, output)
+    try:
+        checkpoints.save_checkpoint(states[-1] | changes, part)
+        put_in_place(part, output)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _facts_of_model(state: dict[str, Any]) -> dict[str, Any]:

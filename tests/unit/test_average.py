@@ -137,7 +137,10 @@ def test_a_damaged_last_checkpoint_is_replaced_by_the_latest_that_can_be_resumed
     assert num_updates(load_checkpoint(last)) == 20
 
 
-def test_weights_that_are_not_finite_are_not_averaged(tmp_path: Path) -> None:
+def test_infinite_weights_are_not_averaged_and_failures_leave_no_file(tmp_path: Path) -> None:
     paths = [write(tmp_path, 10, w=torch.ones(1)), write(tmp_path, 20, w=torch.tensor([math.inf]))]
     with pytest.raises(ValueError, match=r"checkpoint_1_20\.pt: w is not finite"):
         average_checkpoints(paths, tmp_path / "x.pt")
+    with pytest.raises(IsADirectoryError):
+        average_checkpoints(paths[:1], tmp_path)
+    assert not list(tmp_path.parent.glob(f".*{tmp_path.name}"))
