@@ -52,9 +52,7 @@ def test_the_last_checkpoints_include_checkpoint_last_if_it_is_newer(
     assert [path.name for path in last_checkpoints(tmp_path, 2)] == names
 
 
-def test_two_processes_can_write_the_same_mean(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_processes_can_write_one_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values, save = [[1.0, 2.0], [2.0, 4.0], [6.0, 0.0]], torch.save
     paths = [write(tmp_path, i, w=torch.tensor(v)) for i, v in enumerate(values)]
 

@@ -57,11 +57,8 @@ def test_averages_equal_hand_computed_values(folder: Path) -> None:
     assert averages["zero-shot"]["off_target"] == 0.22  # (0.6 + 0.03 + 0.03) / 3
     assert averages["all supervised"]["off_target"] == 0.03
     assert averages["zero-shot"]["off_target_floor"] == 0.002
-    sizes = {name: (means["directions"], means["expected"]) for name, means in averages.items()}
-    assert sizes == {"X-En": (3, 3), "En-X": (3, 3), "all supervised": (6, 6)} | {
-        "zero-shot": (3, 3),
-        "all": (9, 9),
-    }
+    sizes = [(means["directions"], means["expected"]) for means in averages.values()]
+    assert sizes == [(3, 3), (3, 3), (6, 6), (3, 3), (9, 9)]  # in the order of `bleu`
 
 
 def test_a_report_reads_the_averages_of_the_summary(folder: Path) -> None:

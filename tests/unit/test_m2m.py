@@ -45,9 +45,7 @@ def test_a_published_set_is_scored_and_tabulated(
 
     def score_directions(args: Namespace, model: object, data: object, folder: Path) -> str:
         calls.append(args)
-        assert folder.name.endswith(
-            "flores101.checkpoint_best.beam5.lenpen1.max-len-b50.tok-flores101"
-        )
+        assert folder.name.endswith(".checkpoint_best.beam5.lenpen1.max-len-b50.tok-flores101")
         folder.mkdir(parents=True)
         pairs = {path.name.split(".")[1] for path in args.text.glob("flores101.*")}
         scored = [args.directions] if args.directions else pairs
@@ -65,9 +63,8 @@ def test_a_published_set_is_scored_and_tabulated(
     assert (text / "flores101.de-zh.zh").read_text(encoding="utf-8").startswith("两只狗")
     printed = capsys.readouterr()
     assert "6 of 7,482 directions, 18 lines" in printed.err
-    rows = [
-        [cell.strip() for cell in row.strip("| ").split("|")] for row in printed.out.split("\n")
-    ]
+    lines = printed.out.split("\n")
+    rows = [[cell.strip() for cell in row.strip("| ").split("|")] for row in lines]
     assert ["M2M-100, 48 layers (12B)", "13.6"] in rows
     scored = {"": 6, "de-en": 1}[only]
     assert ["this model", f"12.00 (over {scored} of 7,482 directions)"] in rows

@@ -38,10 +38,9 @@ def test_scores_and_signatures_are_sacrebleus() -> None:
 
 
 def test_texts_of_different_lengths_and_empty_texts_are_refused() -> None:
-    with pytest.raises(ValueError, match="2 hypotheses for 3 references"):
-        score(HYPOTHESES[:2], REFERENCES)
-    with pytest.raises(ValueError, match="0 hypotheses for 0 references"):
-        score([], [])
+    for texts in ((HYPOTHESES[:2], REFERENCES), ([], [])):
+        with pytest.raises(ValueError, match="{} hypotheses for {} ref".format(*map(len, texts))):
+            score(*texts)
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +55,7 @@ def forget_checks() -> Iterator[None]:
     [
         *[("de", "13a"), ("zh", "zh"), ("zho_simpl", "zh"), ("zh-cn", "zh"), ("jpn", "ja-mecab")],
         *[("ko", "ko-mecab"), ("th", "char"), ("my", "char"), ("xx", "13a"), (None, "13a")],
+        *[("zh-CN", "zh"), ("zh_Hans", "zh"), ("cmn", "zh"), ("ja_XX", "ja-mecab")],
     ],
 )
 def test_the_target_language_selects_the_tokenizer(target: str | None, tokenizer: str) -> None:

@@ -68,9 +68,8 @@ def test_systems_that_were_decoded_differently_have_a_note(tmp_path: Path) -> No
     file = runs[1] / "scores" / f"{NAME}.json"
     record = json.loads(file.read_text(encoding="utf-8"))
     file.write_text(json.dumps(record | {"beam": 1, "lenpen": 1}), encoding="utf-8")
-    assert any(
-        note.endswith("b was decoded with beam 1, lenpen 1") for note in compare(runs, NAME)[1]
-    )
+    notes = compare(runs, NAME)[1]
+    assert any(note.endswith("b was decoded with beam 1, lenpen 1") for note in notes)
 
 
 def test_the_numbers_are_those_of_sacrebleus_own_command_line(
