@@ -1,4 +1,4 @@
-"""Properties of languages: names in the corpora, script, tokenisation and amount of text.
+"""Properties of languages: names in the corpora, tokenisation and amount of text.
 
 They are listed in languages.yaml, whose header explains the columns.
 """
@@ -21,7 +21,6 @@ class Language:
 
     code: str  # this project's code, equal to OPUS-100's code if there is one
     name: str  # in English
-    script: str  # ISO 15924
     bleu: str = "13a"  # tokenizer of sacreBLEU
     flores101: str | None = None  # name in Flores-101
     m2m100: str | None = None  # code in M2M-100
@@ -44,9 +43,7 @@ def languages() -> dict[str, Language]:
 @functools.cache
 def find(code: str) -> Language | None:
     """Return the language that has this code in OPUS-100, Flores-101, M2M-100 or WMT, or None."""
-    if entry := languages().get(code):
-        return entry
     for entry in languages().values():
-        if code in (entry.flores101, entry.m2m100, *entry.also):
+        if code in (entry.code, entry.flores101, entry.m2m100, *entry.also):
             return entry
     return None
