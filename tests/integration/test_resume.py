@@ -218,8 +218,8 @@ def test_new_optimizer_options_apply_after_resuming(
     words += ["--adam-eps=1e-5", "--adam-betas=(0.8, 0.9)"]
     state = train(tiny_data, tmp_path, 3, *words, "--lr=0.002")
     (group,) = state["last_optimizer_state"]["param_groups"]
-    # the learning rate is the schedule's
-    expected = {"lr": 0.004, "betas": (0.8, 0.9), "eps": 1e-5, "weight_decay": 0.01}
+    # the learning rate is the schedule's, which follows --lr
+    expected = {"lr": 0.002, "betas": (0.8, 0.9), "eps": 1e-5, "weight_decay": 0.01}
     assert {name: group[name] for name in expected} == expected
     # other values come from the checkpoint, and --optimizer-overrides has precedence
     state["last_optimizer_state"]["param_groups"][0]["lr"] = 0.0001

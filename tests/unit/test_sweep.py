@@ -236,7 +236,7 @@ def test_the_plan_shows_every_option_and_starts_no_cell(
         ("fp16=true", "command line: fp16: deepnet train sets this option"),
         ("PRECISION=fp61", "command line: argument --precision: invalid choice: 'fp61'"),
         ("--seeds=1,x", "argument --seeds: invalid value: '1,x'"),
-        ("score.BEAM=x", "command line: argument --beam: invalid int value: 'x'"),
+        ("score.BEAM=x", "command line: argument --beam: 'x' is not a positive integer"),
         ("score.max-len-bb=9", "command line: unknown --max-len-bb 9; did you mean --max-len-b?"),
         ("score.max-tokens=9", "command line: --max-tokens is set by deepnet evaluate"),
         ("score.seed=9", "command line: --seed has no effect in deepnet evaluate"),
