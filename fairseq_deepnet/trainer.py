@@ -318,7 +318,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
             group.update({k: v for k, v in (options | overrides).items() if k in group})
 
     def _restore_schedule(self, extra: dict[str, Any]) -> None:
-        """Restore the schedule's last loss, and reduce_lr_on_plateau's bad epochs and scale of --lr.
+        """Restore the schedule's last loss, and the bad epochs and rate of reduce_lr_on_plateau.
 
         At the end of an epoch, fairseq saves before it passes the validation loss to the schedule.
         """
