@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fairseq_deepnet.experiments import paper, report
+from fairseq_deepnet.experiments import report
 from fairseq_deepnet.experiments.tables import Table
 from fairseq_deepnet.tools.plotting import images
 
@@ -27,8 +27,7 @@ def draw(file: str, name: str, title: str, figure: str) -> None:
     entries = entries.replace({"none": "trained", "both": "frozen"})
     table = Table(title, pd.DataFrame(), [], entries, "row", "depth")
     if entries["measure"].iloc[0] == "bleu":
-        laws = {key: paper.fit(rows["ours"].dropna()) for key, rows in table.by_depth().items()}
-        table.laws = {key: law for key, law in laws.items() if law is not None}
+        table.fit_laws()
         print(name, *(f"{key}: {law}" for key, law in table.laws.items()), sep="\n")
     images.save(report.against_depth(table), DOCS / figure)
 

@@ -243,17 +243,17 @@ def read_run(folder: Path) -> Run:
     run.valid_nll, run.train_nll = logged[nll, "valid"], logged[nll, "train"]
     if result:
         run.status, run.reason = Status(result["status"]), str(result.get("reason", ""))
-        run.reason += "".join(fallbacks_of(folder))
+        run.reason += fallbacks_of(folder)
         run.score = read_score(folder, result["score"]) if result.get("score") else None
     elif cell:
         run.reason = f"unfinished at update {run.updates}"
     return run
 
 
-def fallbacks_of(folder: Path) -> list[str]:
-    """Return a list with a note on the fallbacks that a run has taken, or an empty list."""
+def fallbacks_of(folder: Path) -> str:
+    """Return a note on the fallbacks that a run has taken, or an empty string."""
     steps = [fallback["change"] for fallback in fallbacks.read(folder)]
-    return [f"{FALLBACKS}{', '.join(steps)}"] if steps else []
+    return f"{FALLBACKS}{', '.join(steps)}" if steps else ""
 
 
 def read_runs(folders: Iterable[Path]) -> list[Run]:

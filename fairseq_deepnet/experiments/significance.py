@@ -103,7 +103,8 @@ def compare(folders: Sequence[Path], score: str | None = None) -> tuple[pd.DataF
             notes.append(f"{shown(path)} has no such score")
         else:
             runs.append(scored)
-            notes += [f"{shown(path)}{note}" for note in fallbacks_of(path)]
+            if note := fallbacks_of(path):
+                notes.append(f"{shown(path)}{note}")
     for run in runs[1:]:
         if run.references != runs[0].references:
             raise ValueError(f"{run.folder} and {runs[0].folder} have different test sets")

@@ -72,6 +72,11 @@ class Table:
         numbered = self.entries[self.entries[depth].map(paper.is_number)].astype({depth: float})
         return {str(key): rows.set_index(depth) for key, rows in numbered.groupby(line, sort=False)}
 
+    def fit_laws(self) -> None:
+        """Fit a law of depth to each line with enough points."""
+        laws = {key: paper.fit(rows["ours"].dropna()) for key, rows in self.by_depth().items()}
+        self.laws = {key: law for key, law in laws.items() if law is not None}
+
     def markdown(self) -> str:
         """Return the title, the table and the notes as Markdown."""
         grid = self.grid.astype(object).where(self.grid.notna(), None)
@@ -163,8 +168,7 @@ def build(
     table.notes.append("mean ±sample standard deviation over successful seeds")
     table.notes += _describe_scores(runs) if "bleu" in measures else []
     if has_law:
-        laws = {key: paper.fit(rows["ours"].dropna()) for key, rows in table.by_depth().items()}
-        table.laws = {key: law for key, law in laws.items() if law is not None}
+        table.fit_laws()
         table.notes += _describe_laws(table)
     table.notes += _list_other_scores(runs) + _list_failures(runs)
     return [table]

@@ -50,7 +50,7 @@ def differences(old: configs.Config, new: configs.Config) -> list[str]:
     return [
         f"{key.replace('_', '-')} {before.get(key)} -> {after.get(key)}"
         for key in sorted(before.keys() | after.keys())
-        if key not in {*MAY_DIFFER, "data"} and before.get(key) != after.get(key)
+        if key not in MAY_DIFFER | {"data"} and before.get(key) != after.get(key)
     ]
 
 
