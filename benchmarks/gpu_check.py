@@ -22,8 +22,8 @@ stopped and resumed, against a plain run; and an error in one of two processes, 
 must end.
 
 Training, by default 512/2048/8 and batches of 4,096 positions: fairseq's stock `transformer`
-against ours, also with varlen_attn, --compile and fully_sharded. All systems are in memory and run
-updates in turn, as in training_speed.py. "kernels" is the time of the GPU's kernels in an update
+against ours, also with varlen_attn and --compile. All systems are in memory and run updates in
+turn, as in training_speed.py. "kernels" is the time of the GPU's kernels in an update
 divided by the time of the update: near 100 %, the GPU is the limit; far below, it waits for Python.
 "products" is the share of matrix products in the kernels' time. On a CPU, both refer to torch's
 operations, and "peak" is the resident set.
@@ -49,6 +49,8 @@ from gpu.results import Results
 from side_by_side import tables
 from side_by_side.systems import Shape
 
+PARTS = ("correctness", "streams", "features", "commands", "training")
+
 
 def parse() -> argparse.Namespace:
     """Parse the command line; exit if there is no GPU."""
@@ -67,7 +69,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15, help="updates per system (%(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (%(default)s)")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
-    parser.add_argument("--only-correctness", action="store_true", help="skip training speed")
+    parser.add_argument("--jobs", type=int, default=4, help="processes at once (%(default)s)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="(all)")
     parser.add_argument("--minutes", type=float, default=25, help="time limit")
     parser.add_argument("--results", type=Path, metavar="FILE", help="file of finished rows")
     options = parser.parse_args()
@@ -121,6 +124,8 @@ def main() -> int:
 
     def show(part: str, module: Any, labels: int, measure: Any) -> None:
         nonlocal right
+        if part not in options.parts:
+            return
         rows = results.get(part) or measure(options)
         results.put(part, rows)
         right = right and not any(row["right"] is False for row in rows)
@@ -131,7 +136,7 @@ def main() -> int:
     show("streams", correctness, 4, correctness.measure_streams)
     show("features", features, 3, features.measure)
     show("commands", commands, 2, commands.measure)
-    if options.only_correctness:
+    if "training" not in options.parts:
         return int(not right)
     print("\n".join(tables.head(training.HEAD, 3)), flush=True)
     remaining = train(options, results, start)

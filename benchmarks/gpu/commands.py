@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,14 @@ class Runs:
                 errors.append(": ".join([str(status), *last]))
         return errors
 
+    def resume(self, whole: str, precision: str) -> list[str]:
+        """Train in one run and in two halves; return the errors."""
+        words = ["--dropout=0.1", *PRECISIONS[precision]]
+        errors = self.train(f"whole-{precision}", whole, *words)
+        for updates in (f"--max-update={UPDATES // 2}", whole):
+            errors += self.train(f"resumed-{precision}", updates, *words)
+        return errors
+
     def weights(self, name: str) -> torch.Tensor:
         """Return all weights of a run's last checkpoint as a vector."""
         from fairseq_deepnet.checkpoints import load_checkpoint
@@ -114,17 +123,18 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(Path(folder), options)
         sharded = ("--ddp-backend=fully_sharded", whole)
-        errors = runs.train("plain", whole, "--update-freq=2")
-        errors += runs.train("sharded", *sharded, world=2)
+        with ThreadPoolExecutor(options.jobs) as pool:
+            plain = pool.submit(runs.train, "plain", whole, "--update-freq=2")
+            apart = pool.submit(runs.train, "sharded", *sharded, world=2)
+            failing = pool.submit(runs.train, "failing", *sharded, world=2, code=FAILING)
+            precisions = ("fp32", *options.precisions)
+            resumed = [pool.submit(runs.resume, whole, precision) for precision in precisions]
+        errors = plain.result() + apart.result()
         compare("sharded, two processes", "fp32", errors, ("sharded", "plain"))
-        for precision in ("fp32", *options.precisions):
-            words = ["--dropout=0.1", *PRECISIONS[precision]]
-            whole_name, name = f"whole-{precision}", f"resumed-{precision}"
-            errors = runs.train(whole_name, whole, *words)
-            errors += runs.train(name, f"--max-update={UPDATES // 2}", *words)
-            errors += runs.train(name, whole, *words)
-            compare("saved and resumed", precision, errors, (name, whole_name))
-        errors = runs.train("failing", *sharded, world=2, code=FAILING)
+        for precision, run in zip(precisions, resumed, strict=True):
+            names = (f"resumed-{precision}", f"whole-{precision}")
+            compare("saved and resumed", precision, run.result(), names)
+        errors = failing.result()
         log = (Path(folder) / "failing.1.log").read_text(encoding="utf-8")
         ended = len(errors) == 2 and not any("timeout" in error for error in errors)
         row = {"run": "an error in one of two processes ends both", "precision": "fp32"}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -37,26 +40,31 @@ HEAD = ["feature", "model", "precision", "difference", "limit", ""]
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return a row per feature and precision."""
     layers, tokens = min(6, *options.layers), min(1024, options.tokens)
-    lines, losses = [], {}
-    for precision in ("fp32", *options.precisions):
-        shape = Shape(layers, options.width, options.vocabulary, tokens, precision)
-        for name, pair in FEATURES.items():
-            skipped = name == "one flat fp16 copy" and precision != "fp16"
-            skipped |= name == "varlen_attn" and (precision == "fp32" or options.device == "cpu")
-            if skipped or (not options.compile and "--compile" in pair[0]):
-                continue
-            line = {"feature": name, "model": shape.name, "precision": precision, "right": False}
-            try:
+    shape = Shape(layers, options.width, options.vocabulary, tokens)
+    lines, runs = [], {}
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for precision in ("fp32", *options.precisions):
+            half = dataclasses.replace(shape, precision=precision)
+            for name, pair in FEATURES.items():
+                skipped = name == "one flat fp16 copy" and precision != "fp16"
+                skipped |= name == "varlen_attn" and (
+                    precision == "fp32" or options.device == "cpu"
+                )
+                if skipped or (not options.compile and "--compile" in pair[0]):
+                    continue
                 for words in pair:
-                    if (precision, words) not in losses:
-                        losses[precision, words] = train(shape, words, options)
-                ours, reference = (losses[precision, words] for words in pair)
-                line["off"] = max(abs(a / b - 1) for a, b in zip(ours, reference, strict=True))
-                line["right"] = line["off"] <= LIMITS[precision]
-            except WorkerError as error:
-                line["error"] = str(error)
-            lines.append(line)
-    return [*lines, decode(Shape(layers, options.width, options.vocabulary, tokens), options)]
+                    if (precision, words) not in runs:
+                        runs[precision, words] = pool.submit(train, half, words, options)
+                lines.append({"feature": name, "model": shape.name, "precision": precision})
+    for line in lines:
+        ours, reference = (runs[line["precision"], words] for words in FEATURES[line["feature"]])
+        try:
+            losses = zip(ours.result(), reference.result(), strict=True)
+            line["off"] = max(abs(a / b - 1) for a, b in losses)
+        except WorkerError as error:
+            line["error"] = str(error)
+        line["right"] = line.get("off", math.inf) <= LIMITS[line["precision"]]
+    return [*lines, decode(shape, options)]
 
 
 def train(shape: Shape, words: tuple[str, ...], options: argparse.Namespace) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from side_by_side import tables
@@ -15,7 +16,6 @@ SYSTEMS = (
     System("ours", "ours"),
     System("ours, varlen_attn", "ours", ("--varlen-attention",)),
     System("ours, compiled", "ours", ("--compile",)),
-    System("ours, sharded", "ours", ("--ddp-backend=fully_sharded",)),
 )
 HEAD = ["model", "precision", "system", "s / update", "tokens / s", "speed"]
 HEAD += ["kernels", "kernels / update", "products", "peak GiB"]
@@ -38,12 +38,14 @@ def measure(shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
     lines: dict[str, dict[str, Any]] = {}
     answers: dict[str, list[dict[str, Any]]] = {}
     running: dict[str, Process] = {}
+    with ThreadPoolExecutor(options.jobs) as pool:
+        starts = {system.name: pool.submit(warm, system, shape, options) for system in entered}
+    for name, start_of in starts.items():
+        try:
+            running[name] = start_of.result()
+        except WorkerError as error:
+            lines[name] = {"error": str(error)}
     try:
-        for system in entered:
-            try:
-                running[system.name] = warm(system, shape, options)
-            except WorkerError as error:
-                lines[system.name] = {"error": str(error)}
         rounds = list(in_turn(running, range(options.rounds)))
         for name in running:
             own = answers[name] = [answered[name] for answered in rounds]
