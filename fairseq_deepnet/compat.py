@@ -100,6 +100,8 @@ def apply() -> None:
     check_checkpoints()
     evaluate_only_literals()
     quote_file_names()
+    # Torch prefers cuDNN's attention on an H100 or H200, which compiles a plan for each new shape.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     atexit.register(end_readers)
 
 

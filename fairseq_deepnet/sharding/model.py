@@ -24,7 +24,7 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from ..compat import wrap
 from ..footprint.memory import unit_length
@@ -128,13 +128,14 @@ class ShardedModel(nn.Module):
             rows: this process's rows.
             shape: shape of the full tensor.
         """
-        stride = torch.empty(shape, device="meta").stride()
-        split = DTensor.from_local(
-            rows.to(self.device), self.mesh, [Shard(0)], run_check=False, shape=shape, stride=stride
-        )
-        tensor = split.full_tensor()
-        # A copy is needed: the tensor may share memory with the rows, or include padding.
-        return tensor.to("cpu").clone() if self.rank == 0 else tensor.new_empty(0)
+        count = self.mesh.size()
+        length = -(-shape[0] // count)  # the last processes may have fewer rows
+        padded = torch.zeros(length, *shape[1:], dtype=rows.dtype, device=self.device)
+        padded[: len(rows)] = rows
+        tensor = padded.new_empty(0 if self.rank else length * count, *shape[1:])
+        parts = None if self.rank else list(tensor.split(length))
+        dist.gather(padded, parts, group=self.group, group_dst=0)
+        return tensor[: shape[0]].to("cpu", copy=True)
 
     def scatter(self, whole: Tensor | None, rows: Tensor, shape: torch.Size) -> None:
         """Send each process its rows of rank 0's full tensor; all processes must take part."""
