@@ -1,7 +1,6 @@
 r"""Check half precision on a GPU, and measure the speed of training and its limits.
 
-    python benchmarks/gpu_check.py                            # everything, within 25 minutes
-    python benchmarks/gpu_check.py --results gpu.json         # resume an interrupted run
+    python benchmarks/gpu_check.py --results gpu.json         # within 25 minutes; resumable
     python benchmarks/gpu_check.py --device cpu --layers 1 --width 64 --tokens 256 \
         --vocabulary 100 --precisions bf16 --rounds 2         # the same on a CPU
 
@@ -23,14 +22,12 @@ must end.
 
 Training, by default 512/2048/8 and batches of 4,096 positions: fairseq's stock `transformer`
 against ours, also with varlen_attn and --compile. All systems are in memory and run updates in
-turn, as in training_speed.py. "kernels" is the time of the GPU's kernels in an update
-divided by the time of the update: near 100 %, the GPU is the limit; far below, it waits for Python.
-"products" is the share of matrix products in the kernels' time. On a CPU, both refer to torch's
-operations, and "peak" is the resident set.
+turn. "kernels" is the share of an update in which the GPU's kernels run: near 100 %, the GPU is the
+limit; far below, it waits for Python. "products" is the share of matrix products in the kernels'
+time. On a CPU, both refer to torch's operations, and "peak" is the resident set.
 
-Each part prints one Markdown table. --results stores finished rows, and a later run with the same
-file measures only the missing ones. The exit status is 1 if a limit is exceeded, and 2 without a
-GPU.
+Each part prints one Markdown table. --results stores finished parts and shapes, which a later run
+with the same file skips. The exit status is 1 if a limit is exceeded, and 2 without a GPU.
 """
 
 import argparse
@@ -75,11 +72,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, metavar="FILE", help="file of finished rows")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
-        print(
-            "gpu_check: torch sees no CUDA device here; run it on a machine with a GPU, or try its"
-            " logic with --device cpu (see --help)",
-            file=sys.stderr,
-        )
+        need = "torch sees no CUDA device; use a machine with a GPU, or --device cpu (see --help)"
+        print(f"gpu_check: {need}", file=sys.stderr)
         raise SystemExit(2)
     if options.device == "cpu" and "fp16" in options.precisions:
         parser.error("--precisions fp16: fairseq's --fp16 needs a GPU; give --precisions bf16")

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from side_by_side import tables
 from side_by_side.systems import PRECISIONS, ROOT
 
+from gpu import features
 from gpu.correctness import distance
 from gpu.features import LIMITS, UPDATES
 
@@ -144,9 +144,4 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def row(line: dict[str, Any]) -> str:
     """Return the row of the table."""
-    cells = [line["run"], line["precision"]]
-    if "off" in line:
-        cells += [f"{line['off']:.1e}", f"{LIMITS[line['precision']]:.1e}"]
-    else:
-        cells += [line.get("error", ""), ""]
-    return tables.line([*cells, "ok" if line["right"] else "**off**"])
+    return features.row(line, ("run", "precision"))

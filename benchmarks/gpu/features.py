@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -102,10 +103,11 @@ def decode(shape: Shape, options: argparse.Namespace) -> dict[str, Any]:
     return {**line, "off": off, "right": off <= LIMITS["fp32"]}
 
 
-def row(line: dict[str, Any]) -> str:
+def row(line: dict[str, Any], names: Sequence[str] = ("feature", "model", "precision")) -> str:
     """Return the row of the table."""
-    cells = [line["feature"], line["model"], line["precision"]]
-    if "error" in line:
-        return tables.line([*cells, line["error"], "", "**off**"])
-    cells += [f"{line['off']:.1e}", f"{LIMITS[line['precision']]:.1e}"]
+    cells = [line[name] for name in names]
+    if "off" in line:
+        cells += [f"{line['off']:.1e}", f"{LIMITS[line['precision']]:.1e}"]
+    else:
+        cells += [line.get("error", ""), ""]
     return tables.line([*cells, "ok" if line["right"] else "**off**"])

@@ -21,12 +21,6 @@ HEAD = ["model", "precision", "system", "s / update", "tokens / s", "speed"]
 HEAD += ["kernels", "kernels / update", "products", "peak GiB"]
 
 
-def warm(system: System, shape: Shape, options: argparse.Namespace) -> Process:
-    """Start a process and warm it up: a GPU's libraries and torch.compile need several updates."""
-    updates = 2 if options.device == "cpu" else 8
-    return start(system, shape, options.threads, updates, options.device)
-
-
 def measure(shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return one row per system; the row of a system that fails gives the reason.
 
@@ -38,8 +32,10 @@ def measure(shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
     lines: dict[str, dict[str, Any]] = {}
     answers: dict[str, list[dict[str, Any]]] = {}
     running: dict[str, Process] = {}
+    warm_up = 2 if options.device == "cpu" else 8  # for a GPU's libraries and torch.compile
+    how = (shape, options.threads, warm_up, options.device)
     with ThreadPoolExecutor(options.jobs) as pool:
-        starts = {system.name: pool.submit(warm, system, shape, options) for system in entered}
+        starts = {system.name: pool.submit(start, system, *how) for system in entered}
     for name, start_of in starts.items():
         try:
             running[name] = start_of.result()

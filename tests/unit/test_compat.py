@@ -109,3 +109,7 @@ def test_sentences_are_padded_to_the_lengths_of_their_buckets() -> None:
     batch = data.collater([data[0], data[2]])
     assert batch["net_input"]["src_tokens"].tolist() == [[2, 2, 2], [1, 1, 2]]  # the longer first
     assert data.buckets == [(None, 3), (None, 8)]
+
+
+def test_attention_never_uses_cudnn() -> None:
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
