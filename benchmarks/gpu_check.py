@@ -46,7 +46,14 @@ from gpu.results import Results
 from side_by_side import tables
 from side_by_side.systems import Shape
 
-PARTS = ("correctness", "streams", "features", "commands", "training")
+CHECKS: dict[str, tuple[Any, int, Any]] = {
+    "correctness": (correctness, 4, correctness.measure),
+    "streams": (correctness, 4, correctness.measure_streams),
+    "features": (features, 3, features.measure),
+    "commands": (commands, 2, commands.measure),
+}
+"""Part -> its module, the number of text columns, and the function that returns its rows."""
+PARTS = (*CHECKS, "training")
 
 
 def parse() -> argparse.Namespace:
@@ -115,21 +122,13 @@ def main() -> int:
     print(f"{device}, torch {torch.__version__}, CUDA {torch.version.cuda}")
     print(f"{tables.limits(options.device)}\n")
     right = True
-
-    def show(part: str, module: Any, labels: int, measure: Any) -> None:
-        nonlocal right
-        if part not in options.parts:
-            return
-        rows = results.get(part) or measure(options)
-        results.put(part, rows)
-        right = right and not any(row["right"] is False for row in rows)
-        head = tables.head(module.HEAD, labels)
-        print("\n".join([*head, *map(module.row, rows), ""]), flush=True)
-
-    show("correctness", correctness, 4, correctness.measure)
-    show("streams", correctness, 4, correctness.measure_streams)
-    show("features", features, 3, features.measure)
-    show("commands", commands, 2, commands.measure)
+    for part, (module, labels, measure) in CHECKS.items():
+        if part in options.parts:
+            rows = results.get(part) or measure(options)
+            results.put(part, rows)
+            right = right and not any(row["right"] is False for row in rows)
+            head = tables.head(module.HEAD, labels)
+            print("\n".join([*head, *map(module.row, rows), ""]), flush=True)
     if "training" not in options.parts:
         return int(not right)
     print("\n".join(tables.head(training.HEAD, 3)), flush=True)

@@ -45,17 +45,16 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     lines, runs = [], {}
     with ThreadPoolExecutor(options.jobs) as pool:
         for precision in ("fp32", *options.precisions):
-            half = dataclasses.replace(shape, precision=precision)
+            own = dataclasses.replace(shape, precision=precision)
             for name, pair in FEATURES.items():
                 skipped = name == "one flat fp16 copy" and precision != "fp16"
-                skipped |= name == "varlen_attn" and (
-                    precision == "fp32" or options.device == "cpu"
-                )
+                skipped |= name == "varlen_attn" and options.device == "cpu"
+                skipped |= name == "varlen_attn" and precision == "fp32"
                 if skipped or (not options.compile and "--compile" in pair[0]):
                     continue
                 for words in pair:
                     if (precision, words) not in runs:
-                        runs[precision, words] = pool.submit(train, half, words, options)
+                        runs[precision, words] = pool.submit(train, own, words, options)
                 lines.append({"feature": name, "model": shape.name, "precision": precision})
     for line in lines:
         ours, reference = (runs[line["precision"], words] for words in FEATURES[line["feature"]])

@@ -34,14 +34,14 @@ def measure(shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
     running: dict[str, Process] = {}
     warm_up = 2 if options.device == "cpu" else 8  # for a GPU's libraries and torch.compile
     how = (shape, options.threads, warm_up, options.device)
-    with ThreadPoolExecutor(options.jobs) as pool:
-        starts = {system.name: pool.submit(start, system, *how) for system in entered}
-    for name, start_of in starts.items():
-        try:
-            running[name] = start_of.result()
-        except WorkerError as error:
-            lines[name] = {"error": str(error)}
     try:
+        with ThreadPoolExecutor(options.jobs) as pool:
+            starts = {system.name: pool.submit(start, system, *how) for system in entered}
+        for name, started in starts.items():
+            try:
+                running[name] = started.result()
+            except WorkerError as error:
+                lines[name] = {"error": str(error)}
         rounds = list(in_turn(running, range(options.rounds)))
         for name in running:
             own = answers[name] = [answered[name] for answered in rounds]
