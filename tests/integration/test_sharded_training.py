@@ -76,7 +76,7 @@ def train(world: int, data: Path, save_dir: Path, *options: str) -> dict[str, An
 WIDE = [
     f"--{side}-{option}"
     for side in ("encoder", "decoder")
-    for option in ("embed-dim=32", "ffn-embed-dim=64", "attention-heads=4", "layers=6")
+    for option in ("embed-dim=32", "ffn-embed-dim=63", "attention-heads=4", "layers=6")
 ]
 ADAM = ["--optimizer=adam", "--lr=0.001", "--adam-eps=0.001", "--clip-norm=0.5"]
 DROPOUT = ["--dropout=0.3", "--attention-dropout=0.1", "--activation-dropout=0.1"]
