@@ -37,7 +37,10 @@ HELP: Final = {
     "hold_out": "N: use every Nth training pair for validation (0: none)",
 }
 """Field of `Recipe` -> help text of its option."""
-_POSITIVE: Final = {"vocab_size", "sample", "temperature", "max_words", "max_ratio", "merges"}
+_LEAST: Final = {
+    **dict.fromkeys(("vocab_size", "sample", "temperature", "max_words", "max_ratio", "merges"), 1),
+    "hold_out": 0,
+}
 _TEXT: Final = ["src", "tgt", "lang_code", "languages", "raw", "train", "valid", "test", "table"]
 _CODE: Final = "[A-Za-z][A-Za-z0-9_]*"
 _LINE: Final = re.compile(rf"(train|valid\d*|test\d*)\t({_CODE})\t(?!\2\t)({_CODE})\t(.+)")
@@ -120,8 +123,8 @@ def read_recipe(args: argparse.Namespace) -> Recipe:
         if value not in (None, "") and name not in {*valued, *files, *languages}:
             hint = did_you_mean(name, valued)
             raise ValueError(f"{option} has no effect on {args.recipe}: leave it out{hint}")
-        if name in _POSITIVE and value is not None and not value > 0:
-            raise ValueError(f"{option} is {value}; it must be greater than 0")
+        if value is not None and name in _LEAST and not value >= _LEAST[name]:
+            raise ValueError(f"{option} is {value}; the least is {_LEAST[name]}")
     changes = {
         name: type(getattr(recipe, name))(getattr(args, name))
         for name in valued
