@@ -131,7 +131,8 @@ def test_either_a_log_or_measurements_suffice(tmp_path: Path) -> None:
 def test_runs_with_equal_names_are_distinguished_by_their_parents(tmp_path: Path) -> None:
     paths = [make_run(tmp_path / name, [5]) for name in ("seed1/deep", "seed2/deep", "seed2/plain")]
     assert [run.name for run in read_runs(paths)] == ["seed1/deep", "seed2/deep", "seed2/plain"]
-    assert [run.name for run in read_runs(paths[1:])] == ["deep", "plain"]
+    (tmp_path / "seed2" / "report.md").touch()  # a sweep's folder with runs and other files
+    assert [run.name for run in read_runs(sorted(tmp_path.glob("seed2/*")))] == ["deep", "plain"]
 
 
 def test_events_survive_writing_and_reading(tmp_path: Path) -> None:
