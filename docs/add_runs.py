@@ -74,6 +74,8 @@ def add(file: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3 or Path(sys.argv[1]).is_dir():
+        sys.exit(__doc__)
     machine, *folders = sys.argv[1:]
     runs = read_runs([Path(folder) for folder in folders])
     add(DOCS / "curves.csv", [row for run in runs for row in curves(run)])

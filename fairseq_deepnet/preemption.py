@@ -57,19 +57,14 @@ def listen() -> bool:
     if is_spawned or "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent()
     os.register_at_fork(after_in_child=_protect_worker)
-    atexit.register(_ignore)
+    for number in PREEMPTING:  # ignore signals while the process exits
+        atexit.register(signal.signal, number, signal.SIG_IGN)
     return True
 
 
 def _receive(number: int, _: Any) -> None:
     global _received
     _received = signal.Signals(number)
-
-
-def _ignore() -> None:
-    """Ignore signals while the process exits."""
-    for number in PREEMPTING:
-        signal.signal(number, signal.SIG_IGN)
 
 
 def _protect_worker() -> None:
@@ -108,8 +103,8 @@ class Preemption(Observer):
 
     def logged(self) -> None:
         """Act on a signal after an update, before fairseq validates and saves."""
-        if self.trainer.is_updated and self.is_requested and not self.is_ending:
-            self._save_and_leave()
+        if self.trainer.is_updated:
+            self.validated_a_batch()
 
     def validated_a_batch(self) -> None:
         """Act on a signal during validation, which may take longer than the grace period."""

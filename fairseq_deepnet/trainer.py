@@ -416,7 +416,7 @@ def build_observers(trainer: DeepNetTrainer) -> list[Observer]:
 
 def _build_instruments(trainer: DeepNetTrainer) -> list[Observer]:
     cfg, folder = trainer.cfg, run_folder(Path(trainer.cfg.checkpoint.save_dir))
-    observers: list[Observer] = []
+    monitor = None
     if trainer.is_data_parallel_master:
         schedule, length = cfg.lr_scheduler, cfg.optimization.max_update
         for warning in misfits(getattr(schedule, "_name", None), schedule, length):
@@ -428,9 +428,9 @@ def _build_instruments(trainer: DeepNetTrainer) -> list[Observer]:
         if unavailable:
             logger.warning("not monitored because the model is sharded: %s", ", ".join(unavailable))
     if quantities and trainer.is_data_parallel_master:
-        observers.append(Monitor(quantities, trainer, folder))
+        monitor = Monitor(quantities, trainer, folder)
     # after the monitor, which must write the update's record before the watch may end the run
-    return observers + watch.observers(trainer, folder)
+    return [*filter(None, [monitor]), *watch.observers(trainer, folder, monitor)]
 
 
 def install() -> None:

@@ -43,6 +43,10 @@ NEGLIGIBLE: Final = 1e-2
 CONFIRMED: Final = 3  # consecutive checks that confirm vanished gradients
 DEEP: Final = 4  # minimum number of layers of a stack in which gradients can vanish
 
+LOW_RANK: Final = 4.0
+"""Token rank in the top layer of a Post-LN encoder below which the encoder has collapsed. It stays
+above 8 in healthy runs and falls below 4 in failing ones (docs/reports/collapse.md)."""
+
 SETTLED: Final = 20  # updates before fp16's loss scale has settled; earlier halvings are ignored
 HALVINGS: Final = 7  # number of halvings within TRIES that counts as a collapse
 TRIES: Final = 100
@@ -221,6 +225,26 @@ def vanished_region(layers: Sequence[float | None]) -> Region | None:
     if not below or min(norm for _, norm in below) >= VANISHED * highest:
         return None
     return below[0][0], below[-1][0], len(layers)
+
+
+class RankCollapse:
+    """Detector of an encoder whose tokens differ in few directions (--monitor token_rank)."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.finding: Event | None = None
+        self._healthy = start
+
+    def add(self, update: int, ranks: Sequence[float]) -> None:
+        """Add the token rank of each encoder layer, from the bottom to the top layer."""
+        if ranks[-1] >= LOW_RANK * (1 if self.finding is None else 2):
+            self.finding, self._healthy = None, update
+        elif self.finding is None:
+            lowest = next(number for number, rank in enumerate(ranks, 1) if rank < LOW_RANK)
+            layers = {"encoder": (lowest, len(ranks), len(ranks))}
+            where, rank = region_text(layers), ranks[-1]
+            what = f"tokens differ in too few directions in {where} (token rank {rank:.1f})"
+            values = {"token_rank": {"encoder": list(ranks)}}
+            self.finding = Event(Kind.RANK, self._healthy + 1, what, layers, values)
 
 
 class LossScale:

@@ -42,6 +42,7 @@ class Kind(StrEnum):
     LOSS_SPIKE = "loss_spike"
     STALLED = "stalled"
     VANISHED = "vanished_gradients"
+    RANK = "rank_collapse"
     LOSS_SCALE = "loss_scale"
 
 
@@ -124,6 +125,7 @@ def likely_cause(event: Event, args: Any) -> str:
         f" large {when}, or there were too few of them",
         Kind.VANISHED: f"updates were too large {when}: the output of {region_text(event.layers)}"
         " no longer changes the loss",
+        Kind.RANK: f"updates were too large {when}: the decoder can hardly use its source",
     }
     text = causes[kind]
     if kind is Kind.VANISHED and is_post:
@@ -136,7 +138,7 @@ def likely_cause(event: Event, args: Any) -> str:
         text = "values left the range of fp16 (65,504)"
     elif kind is Kind.NOT_FINITE and not is_post:
         text = f"the residual stream, which no LayerNorm bounds with {scheme}, exploded {when}"
-    has_vanished = kind is Kind.VANISHED and is_post and not is_plain
+    has_vanished = kind in (Kind.VANISHED, Kind.RANK) and is_post and not is_plain
     has_small_eps = getattr(args, "adam_eps", EPSILON) < EPSILON  # absent with other optimisers
     can_freeze = depth >= LONG_ENOUGH_TO_FREEZE and args.freeze_norms != "both"
     remedies = {

@@ -25,9 +25,11 @@ from ..checkpoints import load_checkpoint, num_updates
 from ..errors import ConfigurationError
 from ..monitoring import records
 from ..monitoring.instruments import LAYER, GradientNorms
+from ..monitoring.monitor import Monitor
 from ..observers import Observer, broadcast_from_rank0, gradient_scale, logged
+from ..schemes import NormPlacement
 from . import events
-from .detectors import LossScale, LossSpike, Stalled, Unigram, VanishedGradients
+from .detectors import LossScale, LossSpike, RankCollapse, Stalled, Unigram, VanishedGradients
 from .events import Event, Kind, likely_cause, region_text
 
 logger = logging.getLogger(__name__)
@@ -95,8 +97,10 @@ def blames_numbers(error: FloatingPointError) -> bool:
 class Judge(Observer):
     """Observer on rank 0 that passes fairseq's numbers to the detectors and reports events."""
 
-    def __init__(self, trainer: Any, folder: Path) -> None:
+    def __init__(self, trainer: Any, folder: Path, monitor: Monitor | None) -> None:
         self.args, self.file = trainer.cfg.model, folder / events.NAME
+        is_post = monitor is not None and monitor.placement is NormPlacement.POST
+        self.monitor = monitor if is_post else None
         self.attempt: int = getattr(self.args, "fallback_step", 0)
         self.norms = GradientNorms(trainer.get_model())
         self.unigram: Unigram | None = None
@@ -107,6 +111,7 @@ class Judge(Observer):
         self.spike = LossSpike()
         self.stalled = Stalled(int(getattr(self.args, "warmup_updates", 0) or 0))
         self.vanished = VanishedGradients(update)
+        self.rank = RankCollapse(update)
         self.scale = LossScale(trainer.cfg.common.min_loss_scale)
         self.current: dict[Kind, Event] = {}
         self.healthy: deque[dict[str, Any]] = deque(maxlen=HISTORY)
@@ -125,6 +130,7 @@ class Judge(Observer):
         self.spike.resume(self.current.get(Kind.LOSS_SPIKE))
         self.stalled.finding = self.current.get(Kind.STALLED)
         self.vanished.finding = self.current.get(Kind.VANISHED)
+        self.rank.finding = self.current.get(Kind.RANK)
         self.scale.finding = self.current.get(Kind.LOSS_SCALE)
 
     def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
@@ -153,7 +159,7 @@ class Judge(Observer):
             self.scale.add(update, float(scaler.loss_scale), updated)
         if updated:
             self._read(update)
-        detectors = (self.spike, self.stalled, self.vanished, self.scale)
+        detectors = (self.spike, self.stalled, self.vanished, self.rank, self.scale)
         findings = [detector.finding for detector in detectors if detector.finding is not None]
         self._report(update, {finding.kind: finding for finding in findings})
 
@@ -171,6 +177,10 @@ class Judge(Observer):
             if not self.current and not self.vanished.suspected:
                 facts = {**numbers, "lr": self.lr, "gradient_norm": self.gradient_norms}
                 self.healthy.append({"update": update, **facts})
+        latest = self.monitor.latest if self.monitor else {}
+        ranks = latest["values"].get("token_rank", {}) if latest.get("update") == update else {}
+        if ranks.keys() >= {"encoder", "decoder"}:  # a single stack has low ranks at first
+            self.rank.add(update, ranks["encoder"][LAYER])
 
     def _report(self, update: int, findings: Mapping[Kind, Event]) -> None:
         """Report each new finding once, and each recovery."""
@@ -279,13 +289,13 @@ def resumable(save_dir: Path) -> Iterator[tuple[int, Path]]:
                 yield num_updates(state), path
 
 
-def observers(trainer: Any, folder: Path) -> list[Observer]:
+def observers(trainer: Any, folder: Path, monitor: Monitor | None) -> list[Observer]:
     """Return the observers of a new trainer, or an empty list if --on-divergence is off."""
     policy = policy_of(trainer.cfg.model)
     if policy == "off":
         return []
     if policy == "fallback":
         raise ConfigurationError("--on-divergence fallback needs `deepnet train`; or use stop")
-    judge = Judge(trainer, folder) if trainer.is_data_parallel_master else None
+    judge = Judge(trainer, folder, monitor) if trainer.is_data_parallel_master else None
     watch = Watch(trainer, folder, judge) if policy == "stop" else None
     return [*filter(None, (judge, watch))]

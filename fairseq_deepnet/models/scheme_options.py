@@ -2,7 +2,6 @@
 
 import logging
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -116,20 +115,19 @@ def finish_model(
     """
     if args.init == "scheme":
         scheme.initialise_ends(stacks)
-    for parameter in frozen_norms(model, getattr(args, "freeze_norms", "none"), scheme.norm):
-        parameter.requires_grad_(False)
+    freeze_norms(model, getattr(args, "freeze_norms", "none"), scheme.norm)
     scheme.prepare(model, int(getattr(args, "warmup_updates", 0) or 0))
 
 
-def frozen_norms(model: nn.Module, frozen: str, placement: NormPlacement) -> Iterator[nn.Parameter]:
-    """Yield the parameters that --freeze-norms freezes."""
+def freeze_norms(model: nn.Module, frozen: str, placement: NormPlacement) -> None:
+    """Apply --freeze-norms."""
     for stack in find_stacks(model) if frozen != "none" else ():
         keeps_last = frozen == "inner" and placement is NormPlacement.POST
         last = stack.layers[-1].branches[-1].norm if keeps_last else None
         for layer in stack.layers:
             for module in layer.module.modules():
                 if isinstance(module, nn.LayerNorm) and module is not last:
-                    yield from module.parameters()
+                    module.requires_grad_(False)
 
 
 def stock_scheme(args: Any, side: Side) -> type[ResidualScheme]:

@@ -98,6 +98,7 @@ class Monitor(Observer):
         self.probe = Probe(self.model, padding, folder / FILE) if on_probe else None
         self.logdir = trainer.cfg.common.tensorboard_logdir
         self.events: SummaryWriter | None = None
+        self.latest: records.Record = {}  # last written
         self._record: records.Record = {}
         self._features: Tensor | None = None  # features of the probe before the step
 
@@ -164,6 +165,7 @@ class Monitor(Observer):
         values = {name: measured[name] for name in QUANTITIES if name in names}
         line = {**self._record, **logged("loss", "nll_loss", "gnorm"), "values": values}
         records.append(self.file, line)
+        self.latest = line
         if not self.logdir:
             return
         if self.events is None:

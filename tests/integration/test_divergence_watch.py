@@ -44,8 +44,10 @@ def test_post_ln_without_warm_up_is_reported_with_its_layers_and_cause(
     tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("WARNING", logger="fairseq_deepnet"):
-        train_here(tiny_data, tmp_path, *PLANTED, "--max-update=25")
-    (event,) = events_of(tmp_path)
+        monitoring = ["--monitor-interval=5", "--monitor=token_rank"]
+        train_here(tiny_data, tmp_path, *PLANTED, *monitoring, "--max-update=25")
+    collapse, event = events_of(tmp_path)
+    assert (collapse["kind"], collapse["update"]) == ("rank_collapse", 5)
     assert event["kind"] == "vanished_gradients"
     assert event["started"] <= 2
     assert event["update"] <= event["started"] + 20
@@ -55,7 +57,7 @@ def test_post_ln_without_warm_up_is_reported_with_its_layers_and_cause(
     assert "without warm-up" in event["cause"]
     assert "--residual-scheme deepnorm" in event["cause"]
     assert len(event["last_good"]["gradient_norm"]["decoder"]) == 18
-    (line,) = [r.getMessage() for r in caplog.records if "divergence at update" in r.getMessage()]
+    _, line = [r.getMessage() for r in caplog.records if "divergence at update" in r.getMessage()]
     assert f"decoder layers 1-{last} of 18" in line
 
 

@@ -8,10 +8,12 @@ import pytest
 from fairseq_deepnet.divergence.detectors import (
     CONFIRMED,
     EARLY,
+    LOW_RANK,
     STALL_WINDOW,
     VANISHED,
     LossScale,
     LossSpike,
+    RankCollapse,
     Stalled,
     VanishedGradients,
     vanished_region,
@@ -159,6 +161,19 @@ def test_vanished_gradients_are_reported_at_the_third_check_and_dated_after_the_
     assert "decoder layers 1-2 of 4" in vanished.finding.what
     vanished.add(30, {"decoder": [0.1] * 4, "encoder": [0.1] * 4})
     assert vanished.finding is None
+
+
+def test_an_encoder_has_collapsed_until_its_rank_is_twice_the_limit() -> None:
+    collapse = RankCollapse()
+    collapse.add(10, [20.0, 9.0, LOW_RANK])
+    assert collapse.finding is None
+    collapse.add(20, [20.0, 3.9, LOW_RANK - 0.1])
+    assert collapse.finding is not None
+    assert (collapse.finding.started, collapse.finding.layers) == (11, {"encoder": (2, 3, 3)})
+    collapse.add(30, [20.0, 9.0, 2 * LOW_RANK - 0.1])
+    assert collapse.finding is not None
+    collapse.add(40, [20.0, 9.0, 2 * LOW_RANK])
+    assert collapse.finding is None
 
 
 def scales(values: list[float], minimum: float = 1e-4, updated: bool = False) -> LossScale:

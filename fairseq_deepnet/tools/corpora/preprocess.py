@@ -37,10 +37,8 @@ HELP: Final = {
     "hold_out": "N: use every Nth training pair for validation (0: none)",
 }
 """Field of `Recipe` -> help text of its option."""
-_LEAST: Final = {
-    **dict.fromkeys(("vocab_size", "sample", "temperature", "max_words", "max_ratio", "merges"), 1),
-    "hold_out": 0,
-}
+_ONE: Final = ("vocab_size", "sample", "temperature", "max_words", "max_ratio", "merges")
+_LEAST: Final = {"hold_out": 0, **dict.fromkeys(_ONE, 1)}
 _TEXT: Final = ["src", "tgt", "lang_code", "languages", "raw", "train", "valid", "test", "table"]
 _CODE: Final = "[A-Za-z][A-Za-z0-9_]*"
 _LINE: Final = re.compile(rf"(train|valid\d*|test\d*)\t({_CODE})\t(?!\2\t)({_CODE})\t(.+)")

@@ -152,7 +152,9 @@ def _fold_residuals(folded: Folded, args: Namespace, scheme: ResidualScheme, sta
             for key, weight in layer.items()
             if key.startswith(start)
         }
-        factor = one_number(scheme.residual_weight(Place(stack.side, number), learned))
+        factor = scheme.residual_weight(Place(stack.side, number), learned)
+        if isinstance(factor, Tensor) and len(factor.unique()) == 1:
+            factor = float(factor.flatten()[0])
         check_divisor(factor, f"{name}{sublayer.value}")
         if isinstance(factor, Tensor):
             if below:
@@ -164,13 +166,6 @@ def _fold_residuals(folded: Folded, args: Namespace, scheme: ResidualScheme, sta
             last = f"{name}{_EXIT[sublayer]}"
             folded.scale(f"{last}.weight", f"{last}.bias", by=1 / factor)
         below = f"{name}{_NORM[sublayer]}"
-
-
-def one_number(factor: Tensor | float) -> Tensor | float:
-    """Return a vector of equal numbers as one number; return other factors unchanged."""
-    if isinstance(factor, Tensor) and bool((factor == factor.flatten()[0]).all()):
-        return float(factor.flatten()[0])
-    return factor
 
 
 def check_divisor(factor: Tensor | float, name: str) -> None:

@@ -109,10 +109,7 @@ class Run:
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read runs, named after their folders, or after relative paths if folder names are equal.
-
-    Files, such as a sweep's report beside its runs, are left out.
-    """
+    """Read runs (skip files), named after their folders, or after paths if names are equal."""
     paths = [path for path in paths if not path.is_file()] or paths
     folders = list(dict.fromkeys(records.run_folder(path).resolve() for path in paths))
     common = os.path.commonpath([folder.parent for folder in folders])
