@@ -72,7 +72,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         cfg.checkpoint.load_checkpoint_on_all_dp_ranks = True
         super().__init__(cfg, task, model, criterion, quantizer)
         self.epoch_itr: Any = None
-        self.saved = 0
+        self.saved = self.filled = 0
         self.is_updated = True
         self.is_signalled: Any = False  # or a tensor on the device
         self.is_saving = False  # rank 0 may still be writing a checkpoint
@@ -85,11 +85,13 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
 
     def refuse_options(self, cfg: Any, model: Any, criterion: Any) -> None:
         """Raise ConfigurationError for options that this trainer does not support."""
-        common = cfg.common
+        common, data = cfg.common, cfg.dataset
+        on_train = not data.disable_validation and data.train_subset in data.valid_subset.split(",")
         refused = {
             "--amp: use --bf16 or --fp16": common.amp,
             "--store-ema: average checkpoints instead (scripts/average.sh)": cfg.ema.store_ema,
             "--use-sharded-state": cfg.distributed_training.use_sharded_state,
+            "--valid-subset with the training set: validation would use up its epoch": on_train,
             "--write-checkpoints-asynchronously": cfg.checkpoint.write_checkpoints_asynchronously,
         }
         for message, is_set in refused.items():
@@ -117,6 +119,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
 
     def train_step(self, samples: Sequence[Any], raise_oom: bool = False) -> Any:
         update = self.get_num_updates() + 1
+        self.filled = sum(map(bool, samples))
         self.notify("begin", update, samples)
         try:
             return super().train_step(samples, raise_oom)
@@ -141,6 +144,11 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         self, logging_outputs: Any, *stats: Any, ignore: bool = False
     ) -> tuple[Any, Any]:
         """Sum fairseq's statistics and the number of signalled processes in one collective call."""
+        # fairseq would ignore the earlier batches of a process whose last batch is empty, but not
+        # their gradients
+        if ignore and len(logging_outputs) > self.filled > 0:
+            logging_outputs, ignore = logging_outputs[: self.filled], False
+            stats = (stats[0] + sum(log["sample_size"] for log in logging_outputs), *stats[1:])
         own = float(preemption.signalled() is not None)
         outputs, (*sums, count) = super()._aggregate_logging_outputs(
             logging_outputs, *stats, own, ignore=ignore

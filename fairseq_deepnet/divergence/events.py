@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..monitoring import records
+from ..optim.schedule import warmup_of
 
 NAME: Final = "divergence.jsonl"
 LONG_STACK: Final = 12
@@ -110,7 +111,7 @@ def likely_cause(event: Event, args: Any) -> str:
 
     kind, scheme = event.kind, args.residual_scheme
     depth = max(getattr(args, f"{side}_layers", None) or 0 for side in ("encoder", "decoder"))
-    warmup = getattr(args, "warmup_updates", 0) or 0
+    warmup = warmup_of(args)
     is_post = scheme_class(scheme).norm is NormPlacement.POST
     is_plain = scheme in ("post-ln", "post-ln-init", "ds-init") and depth >= LONG_STACK
     has_overflow = kind is Kind.LOSS_SCALE or (kind is Kind.NOT_FINITE and args.fp16)

@@ -27,6 +27,7 @@ from ..monitoring import records
 from ..monitoring.instruments import LAYER, GradientNorms
 from ..monitoring.monitor import Monitor
 from ..observers import Observer, broadcast_from_rank0, gradient_scale, logged
+from ..optim.schedule import warmup_of
 from ..schemes import NormPlacement
 from . import events
 from .detectors import LossScale, LossSpike, RankCollapse, Stalled, Unigram, VanishedGradients
@@ -109,7 +110,7 @@ class Judge(Observer):
     def _start_over(self, trainer: Any, update: int) -> None:
         self.start = update
         self.spike = LossSpike()
-        self.stalled = Stalled(int(getattr(self.args, "warmup_updates", 0) or 0))
+        self.stalled = Stalled(warmup_of(self.args))
         self.vanished = VanishedGradients(update)
         self.rank = RankCollapse(update)
         self.scale = LossScale(trainer.cfg.common.min_loss_scale)

@@ -13,6 +13,7 @@ from ..anatomy import find_stacks
 from ..divergence.watch import add_watch_arguments
 from ..errors import ConfigurationError
 from ..monitoring.monitor import add_monitor_arguments
+from ..optim.schedule import warmup_of
 from ..schemes import (
     DEFAULT_SCHEME,
     SCHEMES,
@@ -116,7 +117,7 @@ def finish_model(
     if args.init == "scheme":
         scheme.initialise_ends(stacks)
     freeze_norms(model, getattr(args, "freeze_norms", "none"), scheme.norm)
-    scheme.prepare(model, int(getattr(args, "warmup_updates", 0) or 0))
+    scheme.prepare(model, warmup_of(args))
 
 
 def freeze_norms(model: nn.Module, frozen: str, placement: NormPlacement) -> None:

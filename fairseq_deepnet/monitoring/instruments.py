@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 import torch
+from fairseq.modules import LayerDropModuleList
 from torch import Tensor, nn
 
 from ..anatomy import Stack, find_stacks
@@ -66,6 +67,7 @@ class GradientNorms:
 
     def __init__(self, model: nn.Module) -> None:
         self._slots: dict[Tensor, list[Slot]] = {}
+        self._drops = any(isinstance(module, LayerDropModuleList) for module in model.modules())
         for stack in find_stacks(model):
             side = stack.side.value
             for index, layer in enumerate(stack.layers):
@@ -100,6 +102,8 @@ class GradientNorms:
         for parameter, square in zip(norms, squares, strict=True):
             for slot in self._slots[parameter]:
                 sums[slot] = (sums[slot] or 0.0) + square
+        if self._drops:  # legacy_ddp gives a skipped layer gradients of 0
+            sums = {slot: x or None for slot, x in sums.items()}
         return arrange({slot: x if x is None else math.sqrt(x) * scale for slot, x in sums.items()})
 
 

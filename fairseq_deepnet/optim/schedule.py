@@ -32,6 +32,11 @@ def misfits(name: str | None, options: Any, max_update: float | None) -> list[st
     return problems
 
 
+def warmup_of(args: Any) -> int:
+    """Return the number of warm-up updates, given a run's options."""
+    return int(getattr(args, "warmup_updates", 0) or getattr(args, "warmup_steps", 0) or 0)
+
+
 def _number(options: Any, option: str) -> float:
     value = float(getattr(options, option.replace("-", "_"), None) or 0)
     return int(value) if value.is_integer() else value

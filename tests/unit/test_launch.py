@@ -111,7 +111,7 @@ def test_torchrun_starts_several_processes_of_one_node() -> None:
     eight = choose_launcher("auto", Devices(gpus=8), {})
     assert eight.prefix() == [
         *("torchrun", "--nproc-per-node=8", "--standalone"),
-        *("--shutdown-timeout=90", HANDLED, "--no-python"),
+        *("--shutdown-timeout=90", HANDLED, "--no-python", "--"),
     ]
     assert eight.arguments() == ["--distributed-world-size", "8"]
     pair = Launcher("torchrun", Devices(gpus=0, cpu_processes=2), grace=7)
@@ -132,7 +132,7 @@ def test_torchrun_is_started_on_every_node_with_its_number() -> None:
     assert launcher.prefix() == [
         *("torchrun", "--nproc-per-node=8", "--nnodes=4", "--node-rank=2"),
         *("--master-addr=node0", "--master-port=4711"),
-        *("--shutdown-timeout=90", HANDLED, "--no-python"),
+        *("--shutdown-timeout=90", HANDLED, "--no-python", "--"),
     ]
     assert launcher.arguments() == ["--distributed-world-size", "32"]
 
@@ -149,7 +149,7 @@ def test_srun_starts_torchrun_on_each_node_with_the_cores_and_gpus_of_the_job(
         *("--kill-on-bad-exit=1", "--cpus-per-task=16"),
         *("torchrun", "--nproc-per-node=8", "--nnodes=4", "--rdzv-id=1234567"),
         *("--rdzv-backend=c10d", "--rdzv-endpoint=node7:34567"),
-        *("--shutdown-timeout=90", HANDLED, "--no-python"),
+        *("--shutdown-timeout=90", HANDLED, "--no-python", "--"),
     ]
     assert launcher.arguments() == ["--distributed-world-size", "32"]
     # a single process needs srun but not torchrun

@@ -87,6 +87,7 @@ def test_gradients_are_unscaled_as_each_fairseq_optimiser_scales_them() -> None:
     [
         (["--amp"], "not supported: --amp"),
         (["--store-ema"], "not supported: --store-ema"),
+        (["--valid-subset=valid,train"], "--valid-subset with the training set"),
         (["--use-sharded-state"], "not supported: --use-sharded-state"),
         (["--monitor-interval=-1"], "--monitor-interval -1: give updates, or 0 for never"),
         (

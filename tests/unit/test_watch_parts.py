@@ -42,6 +42,7 @@ def test_a_remedy_is_proposed_only_where_it_has_been_measured() -> None:
         for exclusion in exclusions:
             assert remedy not in cause(**{**deep, **exclusion})
     assert "--residual-scheme" not in cause(**deep)
+    assert "after 50 updates of warm-up" in cause(warmup_steps=50)  # tri_stage
 
 
 def test_every_kind_has_a_cause_that_ends_as_a_sentence() -> None:

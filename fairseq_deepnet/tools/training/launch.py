@@ -167,7 +167,7 @@ class Launcher:
         words.append(f"--shutdown-timeout={self.grace}")
         # srun forwards SIGUSR1 but kills its tasks on SIGTERM
         words.append("--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1")
-        return [*words, "--no-python"]
+        return [*words, "--no-python", "--"]  # otherwise, torchrun would read --monitor
 
 
 def choose_launcher(
