@@ -103,6 +103,8 @@ def typed(name: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit status (2 if the user can fix the error)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:  # a program, whose processes must not import from the working folder
+        os.environ["PYTHONSAFEPATH"] = "1"
     if not words or words[0] in ("-h", "--help"):
         with contextlib.suppress(BrokenPipeError):  # deepnet | head
             print(_overview(), flush=True)

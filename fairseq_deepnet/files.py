@@ -52,8 +52,8 @@ def naming(path: Path) -> Iterator[None]:
 def whole(path: Path) -> Iterator[Path]:
     """Yield a temporary path; unless an error occurs, the file there replaces `path` atomically."""
     part = path.with_name(path.name + ".part")
-    if path.is_dir():  # otherwise it would be refused only when the file is complete
-        raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
+    if path.exists() and not path.is_file():  # a folder, or a device such as /dev/null
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
     try:
         with naming(path):
             yield part

@@ -11,7 +11,7 @@
 #
 # Variables (with defaults):
 #   N     for a run: number of checkpoints (5)
-#   OUT   checkpoint to write (average_N.pt in the run's checkpoints/, or beside the first named checkpoint)
+#   OUT   checkpoint to write (average_N.pt in the run's checkpoints/; average_of_N.pt beside the first named checkpoint)
 #
 # Example: N=10 bash scripts/average.sh runs/multi30k
 set -euo pipefail
@@ -25,4 +25,4 @@ if [[ -d $1 ]]; then
     hand_over average --variables "--last=${N:-5}" --out "${OUT:-$folder/average_${N:-5}.pt}" "$@"
 fi
 [[ -z ${N:-} ]] || die "N=$N needs a run; named checkpoints are all averaged, so leave N out"
-hand_over average --variables --out "${OUT:-$(dirname "$1")/average_$#.pt}" "$@"
+hand_over average --variables --out "${OUT:-$(dirname "$1")/average_of_$#.pt}" "$@"

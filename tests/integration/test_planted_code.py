@@ -105,6 +105,18 @@ def test_the_name_of_a_data_file_reaches_no_shell(
     assert not (tmp_path / "ran").exists()
 
 
+def test_worker_processes_import_nothing_from_the_working_folder(
+    mark: Path, tmp_path: Path, run_command: RunCommand
+) -> None:
+    (tmp_path / "socket.py").write_text(payload(mark), encoding="utf-8")
+    program = tmp_path / "bin" / "deepnet"
+    program.parent.mkdir()
+    code = "import multiprocessing; from fairseq_deepnet import cli; cli.main()"
+    program.write_text(f"{code}; multiprocessing.get_context('forkserver').Queue()")
+    run_command(sys.executable, program, cwd=tmp_path)
+    assert not mark.exists()
+
+
 def test_torchscale_is_not_imported_from_tmp(
     mark: Path, tmp_path: Path, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,7 +145,7 @@ def test_a_damaged_export_is_refused(
         (["/no/model", "/"], "there is no text file /"),
         (["RUN", "TEXT", "--tgt=fr"], "--tgt fr: the model translates de-en"),
         (["RUN", "TEXT", "--out=/nowhere/out"], "/nowhere/out.part"),
-        (["/no/model", "TEXT", "--out=/tmp"], "Is a directory: '/tmp'"),
+        (["/no/model", "TEXT", "--out=/tmp"], "Not a regular file: '/tmp'"),
         (["RUN", "TEXT", "--beam=0"], "--beam: '0' is not a positive integer"),
         (["RUN", "TEXT", "--lenpen=nan"], "--lenpen: nan is not finite"),
         (["RUN", "TEXT", "--nbest=9"], "--nbest 9 must not exceed --beam 5"),

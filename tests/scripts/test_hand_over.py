@@ -16,7 +16,7 @@ from tests.support.shell import FakeBin, run_script
         ("quickstart.sh", "", "", "quickstart --variables"),
         ("train.sh", "multi30k --lr 1", "", "train --variables multi30k -- --lr 1"),
         ("eval_bleu.sh", "run --lenpen 2", "", "evaluate --variables run -- --lenpen 2"),
-        ("average.sh", "a/1 b/2", "", "average --variables --out a/average_2.pt a/1 b/2"),
+        ("average.sh", "a/1 b/2", "", "average --variables --out a/average_of_2.pt a/1 b/2"),
         ("average.sh", "run", "", "average --variables --last=5 --out run/average_5.pt run"),
         ("preprocess.sh", "", "", "preprocess --variables pair"),
         ("preprocess_wmt17.sh", "", "tokenized", "preprocess --variables wmt17-tokenized"),

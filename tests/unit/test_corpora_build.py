@@ -130,6 +130,8 @@ def test_another_recipe_or_text_is_refused_unless_forced(raw: Path, tmp_path: Pa
         build_one(other, rows, out)
     build_one(other, rows, out, force=True)
     assert DataFolder.open(out).record["vocab_size"] == 61
+    with pytest.raises(ValueError, match=r"train\.eo is in .*raw, which would be replaced"):
+        build_one(SMALL, rows, raw, force=True)
     write(raw, "valid", eo=["alia"], ia=["ALIA"])
     with pytest.raises(ValueError, match=r"other text: valid\.eo-ia\.eo, valid\.eo-ia\.ia\)"):
         build_one(other, rows, out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +127,10 @@ def test_opus100_is_read_from_archives_or_a_folder(packed: bool, tmp_path: Path)
     assert {row.pair for row in rows_of("opus100", raw, tmp_path / "some", "de")} == {"de-en"}
     with pytest.raises(ValueError, match="no training text of nl"):
         rows_of("opus100", raw, tmp_path / "none", "nl")
+    if not packed:
+        shutil.copytree(raw / "opus-100-corpus", raw / "copy")
+        with pytest.raises(ValueError, match="more than one copy of"):
+            rows_of("opus100", raw, tmp_path / "none")
 
 
 def test_an_archive_cannot_write_outside_its_folder(tmp_path: Path) -> None:

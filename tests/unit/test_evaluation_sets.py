@@ -106,12 +106,15 @@ def test_wmt_is_read_from_sacrebleus_folder(
         make("wmt10", None, tmp_path / "other", model=["en", "fr"])
 
 
-def test_a_second_call_does_nothing_and_another_set_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_second_call_reads_the_set_again_and_another_set_is_not_overwritten(
+    tmp_path: Path,
+) -> None:
     raw, out = flores101(tmp_path), tmp_path / "out"
-    first = make("flores101", raw, out, model=["de", "en"])
-    before = (out / "evaluation.json").stat().st_mtime_ns
-    assert make("flores101", raw, out, model=["de", "en"]) == first
-    assert (out / "evaluation.json").stat().st_mtime_ns == before
+    make("flores101", raw, out, model=["de", "en"])
+    for path in raw.rglob("eng.devtest"):
+        path.write_text("other\ntext\nhere\n", encoding="utf-8")
+    make("flores101", raw, out, model=["de", "en"])
+    assert text(out, "flores101.de-en.en") == ["other", "text", "here"]
     with pytest.raises(ValueError, match="exists and contains something else"):
         make("flores101", raw, out, model=["de", "fr"])
 

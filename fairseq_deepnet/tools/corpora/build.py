@@ -139,6 +139,9 @@ def build(
         sources: mapping from names to the files whose digests identify the text.
         unpack: function that takes a folder, unpacks text into it if necessary, and returns rows.
     """
+    for source in sources.values():
+        if source.resolve().is_relative_to(out.resolve()):
+            raise ValueError(f"{source} is in {out}, which would be replaced: choose another OUT")
     part = out.with_name(out.name + ".part")
     if not force or not (out / "corpus.json").is_file():  # `force` replaces a damaged record
         _read(out)

@@ -254,13 +254,15 @@ def _opus100_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
                     for member, content in members:
                         if match := _opus100_file(member.name, languages):
                             _write(content, folder / match["name"])
-    rows = set()
+    rows: dict[tuple[Any, ...], Row] = {}
     for path in (place if archives else raw).rglob("opus.*"):
         name = path.absolute().as_posix().removesuffix(".gz")
         if match := _opus100_file(name, languages):
             split = _OPUS_SPLITS[match["split"]]
-            rows.add(Row(split, (match["a"], match["b"]), name.rpartition(".")[0]))
-    trained = {code for row in rows if row.split == "train" for code in row.languages}
+            row = Row(split, (match["a"], match["b"]), name.rpartition(".")[0])
+            if rows.setdefault(row[:2], row) != row:
+                raise ValueError(f"{raw} has more than one copy of {split} {row.pair}: remove one")
+    trained = {code for row in rows.values() if row.split == "train" for code in row.languages}
     if not trained or not trained.issuperset(languages):
         missing = sorted(set(languages) - trained) or ["any language"]
         raise ValueError(
@@ -269,7 +271,7 @@ def _opus100_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
         )
     order = list(_OPUS_SPLITS.values())
     return sorted(
-        (row for row in rows if trained.issuperset(row.languages)),
+        (row for row in rows.values() if trained.issuperset(row.languages)),
         key=lambda row: (order.index(row.split), row.languages),
     )
 

@@ -132,7 +132,7 @@ def definition(name: str) -> dict[str, Any]:
 
 
 def make(name: str, raw: Path | None, out: Path, model: Sequence[str]) -> dict[str, int]:
-    """Write a set to the folder `out` atomically, unless the folder contains it already.
+    """Write a set to the folder `out` atomically.
 
     Each distinct text is written to one file; other files with the same text are links to it.
 
@@ -149,11 +149,8 @@ def make(name: str, raw: Path | None, out: Path, model: Sequence[str]) -> dict[s
     content = definition(name)
     own_codes = {entry.code: own for own in model if (entry := find(own))}
     called = {code: own_codes[code] for code in content["languages"] if code in own_codes}
-    request = {"set": name, "languages": called, "raw": str(raw.resolve()) if raw else None}
-    facts = record_of(out / RECORD, request, "remove its folder")
-    if facts is not None:
-        return dict(facts["lines"])
-    if out.exists():
+    request = {"set": name, "languages": called}
+    if out.exists() and record_of(out / RECORD, request, "remove its folder") is None:
         raise ValueError(f"{out} exists and contains something else: remove it, or choose another")
     lines, written = dict[str, int](), dict[bytes, str]()
     with whole_folder(out) as part:
@@ -173,5 +170,5 @@ def make(name: str, raw: Path | None, out: Path, model: Sequence[str]) -> dict[s
             lines[str(direction)] = len(text.source)
         if not lines:
             raise ValueError(f"the model supports no two languages of {name}")
-        write_json(part / RECORD, {"request": request, "lines": lines})
+        write_json(part / RECORD, {"request": request})
     return lines

@@ -25,7 +25,7 @@ from fairseq_deepnet.tools.corpora.text import decode, raw_lines
 from fairseq_deepnet.tools.export import MODEL
 from fairseq_deepnet.tools.translation import engines
 
-STANDARD_INPUT: Final = Path("/dev/stdin")
+STANDARD_INPUT: Final = Path("-")
 
 
 def open_engine(args: argparse.Namespace) -> tuple[engines.Engine, Direction, str]:
@@ -120,9 +120,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Translate all lines of the files, or of standard input."""
-    files = [STANDARD_INPUT if str(path) == "-" else path for path in args.files or ["-"]]
+    files = args.files or [STANDARD_INPUT]
     for path in files:
-        if path.is_dir() or not path.exists():
+        if path != STANDARD_INPUT and (path.is_dir() or not path.exists()):
             raise FileNotFoundError(f"there is no text file {path}")
     is_typed = files == [STANDARD_INPUT] and sys.stdin.isatty()
     args.threads = args.threads or devices.threads_of(1, devices.all_cores())
@@ -130,7 +130,10 @@ def run(args: argparse.Namespace) -> int:
     lines = (
         decode(raw, path, number, "replace")
         for path in files
-        for number, raw in enumerate(raw_lines(path), start=1)
+        # /dev/stdin would start again from the beginning of a redirected file
+        for number, raw in enumerate(
+            sys.stdin.buffer if path == STANDARD_INPUT else raw_lines(path), start=1
+        )
     )
     with output(args.out) as stream:
         engine, direction, description = open_engine(args)
