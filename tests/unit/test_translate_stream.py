@@ -63,6 +63,14 @@ sys.exit(cli.main(["translate", "x", "--window=1"]))
 """
 
 
+def test_redirected_input_is_read_from_its_current_position(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"header\none\n")
+    with (tmp_path / "text").open("rb", buffering=0) as stream:
+        stream.readline()
+        output = subprocess.check_output([sys.executable, "-c", PIPE], stdin=stream)
+    assert output == b"ONE\n"
+
+
 def test_a_line_from_a_pipe_is_translated_before_the_next_line_arrives() -> None:
     process: Any = subprocess.Popen(
         [sys.executable, "-c", PIPE],
