@@ -43,9 +43,9 @@ NEGLIGIBLE: Final = 1e-2
 CONFIRMED: Final = 3  # consecutive checks that confirm vanished gradients
 DEEP: Final = 4  # minimum number of layers of a stack in which gradients can vanish
 
-LOW_RANK: Final = 3.0
+LOW_RANK: Final = 2.0
 """Token rank in the top layer of a Post-LN encoder below which the encoder has collapsed. It fell
-below 3 in six of seven failing runs and in no healthy one (docs/reports/collapse.md)."""
+below 2 in five of seven failing runs and in no healthy one (docs/reports/collapse.md)."""
 
 SETTLED: Final = 20  # updates before fp16's loss scale has settled; earlier halvings are ignored
 HALVINGS: Final = 7  # number of halvings within TRIES that counts as a collapse

@@ -167,7 +167,7 @@ def test_an_encoder_has_collapsed_until_its_rank_is_twice_the_limit() -> None:
     collapse = RankCollapse()
     collapse.add(10, [20.0, 9.0, LOW_RANK])
     assert collapse.finding is None
-    collapse.add(20, [20.0, 2.9, LOW_RANK - 0.1])
+    collapse.add(20, [20.0, 1.9, LOW_RANK - 0.1])
     assert collapse.finding is not None
     assert (collapse.finding.started, collapse.finding.layers) == (11, {"encoder": (2, 3, 3)})
     collapse.add(30, [20.0, 9.0, 2 * LOW_RANK - 0.1])
