@@ -46,11 +46,14 @@ def test_translations_are_in_the_order_of_the_lines_and_empty_lines_stay(
     assert engine.inputs == [["a", "b", "c"], ["d"]]
 
 
-def test_invalid_utf8_affects_only_its_own_line(engine: Upper, tmp_path: Path) -> None:
+def test_invalid_utf8_affects_only_its_own_line(
+    engine: Upper, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"A dog.\n\xffA man.\nA girl.\n")
     assert cli.main(["translate", "x", str(path), f"--out={tmp_path}/out"]) == 0
     assert (tmp_path / "out").read_text(encoding="utf-8") == "A DOG.\n\ufffdA MAN.\nA GIRL.\n"
+    assert "replaced bytes that are not UTF-8 in 1 lines" in capsys.readouterr().err
 
 
 PIPE = """

@@ -138,8 +138,8 @@ def run(args: argparse.Namespace) -> int:
     with output(args.out) as stream:
         engine, direction, description = open_engine(args)
         say(f"{direction}: {description}, threads: {args.threads}")
-        number, bar = 0, tqdm(unit=" lines", mininterval=2, delay=2, disable=is_typed)
-        with bar:
+        number = replaced = 0
+        with tqdm(unit=" lines", mininterval=2, delay=2, disable=is_typed) as bar:
             for window in iter(lambda: list(itertools.islice(lines, args.window)), []):
                 for results in engine.nbest(window, direction, args.nbest or 1):
                     number += 1
@@ -147,7 +147,10 @@ def run(args: argparse.Namespace) -> int:
                         scored = f"{number}\t{score:.4f}\t" if args.nbest else ""
                         stream.write(f"{scored}{text}\n".encode())
                 stream.flush()
+                replaced += sum("\ufffd" in line for line in window)
                 bar.update(len(window))
+    if replaced:
+        say(f"replaced bytes that are not UTF-8 in {replaced:,} lines (with U+FFFD)")
     if engine.cut:
         say(f"truncated {engine.cut:,} lines that were too long for the model")
     return 0
