@@ -53,7 +53,7 @@ def test_invalid_utf8_affects_only_its_own_line(
     path.write_bytes(b"A dog.\n\xffA man.\nA girl.\n")
     assert cli.main(["translate", "x", str(path), f"--out={tmp_path}/out"]) == 0
     assert (tmp_path / "out").read_text(encoding="utf-8") == "A DOG.\n\ufffdA MAN.\nA GIRL.\n"
-    assert "replaced bytes that are not UTF-8 in 1 lines" in capsys.readouterr().err
+    assert "lines that were not UTF-8: 1;" in capsys.readouterr().err
 
 
 PIPE = """

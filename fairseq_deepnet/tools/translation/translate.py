@@ -150,7 +150,7 @@ def run(args: argparse.Namespace) -> int:
                 replaced += sum("\ufffd" in line for line in window)
                 bar.update(len(window))
     if replaced:
-        say(f"replaced bytes that are not UTF-8 in {replaced:,} lines (with U+FFFD)")
+        say(f"lines that were not UTF-8: {replaced:,}; their invalid bytes became U+FFFD")
     if engine.cut:
         say(f"truncated {engine.cut:,} lines that were too long for the model")
     return 0
