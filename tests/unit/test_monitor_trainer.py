@@ -1,6 +1,7 @@
 """Notifications of a trainer's observers; options and records of the monitor."""
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from fairseq_deepnet.divergence import detectors
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.observers import Observer, gradient_scale
@@ -154,3 +156,20 @@ def test_the_checkpoints_of_a_run_folder_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").touch()
     (tmp_path / "checkpoints").symlink_to("/")
     assert records.run_folder(tmp_path / "checkpoints") == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("scheme", "arch", "is_reported"),
+    [
+        ("deepnorm", "deepnet_transformer", True),
+        ("pre-ln", "deepnet_transformer", False),
+        ("deepnorm", "deepnet_masked_lm", False),
+    ],
+)
+def test_a_rank_collapse_is_reported_of_a_post_ln_encoder_with_a_decoder(
+    scheme: str, arch: str, is_reported: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detectors, "LOW_RANK", math.inf)
+    options = ["--monitor-interval=1", "--monitor=token_rank", f"--residual-scheme={scheme}"]
+    Rig(tmp_path, *options, arch=arch).update()
+    assert (tmp_path / "divergence.jsonl").is_file() == is_reported
