@@ -106,55 +106,24 @@ def deepnet_transformer(args: Namespace) -> None:
     check_options(args)
 
 
-@register_model_architecture("deepnet_transformer", "deepnet_transformer_tiny")
-def deepnet_transformer_tiny(args: Namespace) -> None:
-    """Shape of the paper's Fig. 5: 64/128/2."""
-    default_shape(args, 64, 128, 2)
-    deepnet_transformer(args)
+def register(name: str, shape: tuple[int, int, int], layers: int, dropout: float) -> None:
+    """Register deepnet_transformer_NAME, with this shape and number of layers per side."""
 
-
-@register_model_architecture("deepnet_transformer", "deepnet_transformer_iwslt_de_en")
-@register_model_architecture("deepnet_transformer", "deepnet_transformer_wmt_en_de")
-def deepnet_transformer_wmt_en_de(args: Namespace) -> None:
-    """Base shape with dropout 0.4 (paper, Tables 4, 5); fairseq's IWSLT model is narrower."""
-    default(args, dropout=0.4)
-    deepnet_transformer(args)
-
-
-@register_model_architecture("deepnet_transformer", "deepnet_transformer_wmt_en_de_768")
-def deepnet_transformer_wmt_en_de_768(args: Namespace) -> None:
-    """Shape 768/3072/12 (paper, Table 6)."""
-    default_shape(args, 768, 3072, 12)
-    deepnet_transformer_wmt_en_de(args)
-
-
-@register_model_architecture("deepnet_transformer", "deepnet_transformer_wmt_en_de_1024")
-def deepnet_transformer_wmt_en_de_1024(args: Namespace) -> None:
-    """Shape 1024/4096/16 (paper, Table 6)."""
-    default_shape(args, 1024, 4096, 16)
-    deepnet_transformer_wmt_en_de(args)
-
-
-@register_model_architecture("deepnet_transformer", "deepnet_transformer_mm102")
-def deepnet_transformer_mm102(args: Namespace) -> None:
-    """Shape 1024/4096/16, 100L-100L (paper, Table 8)."""
-    default_shape(args, 1024, 4096, 16)
-    default_depth(args, 100)
-    default(args, dropout=0.1)
-    deepnet_transformer(args)
-
-
-def register_opus100(total: int) -> None:
-    """Register deepnet_transformer_opus100_TOTAL, the base shape with TOTAL / 2 layers per side."""
-
+    @register_model_architecture("deepnet_transformer", f"deepnet_transformer_{name}")
     def arch(args: Namespace) -> None:
-        default_depth(args, total // 2)
-        default(args, dropout=0.1)
+        default_shape(args, *shape)
+        default_depth(args, layers)
+        default(args, dropout=dropout)
         deepnet_transformer(args)
 
-    arch.__doc__ = f"{total // 2}L-{total // 2}L: paper, Tables 2 and 7."
-    register_model_architecture("deepnet_transformer", f"deepnet_transformer_opus100_{total}")(arch)
 
-
-for _total in (12, 20, 100, 200, 1000):
-    register_opus100(_total)
+BASE = (512, 2048, 8)
+LARGE = (1024, 4096, 16)
+register("tiny", (64, 128, 2), 6, dropout=0.1)  # the paper's Fig. 5
+register("iwslt_de_en", BASE, 6, dropout=0.4)  # Table 4; fairseq's IWSLT model is narrower
+register("wmt_en_de", BASE, 6, dropout=0.4)  # Table 5
+register("wmt_en_de_768", (768, 3072, 12), 6, dropout=0.4)  # Table 6
+register("wmt_en_de_1024", LARGE, 6, dropout=0.4)  # Table 6
+register("mm102", LARGE, 100, dropout=0.1)  # Table 8
+for total in (12, 20, 100, 200, 1000):  # Tables 2 and 7
+    register(f"opus100_{total}", BASE, total // 2, dropout=0.1)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -93,7 +94,8 @@ def run_layers(
         outputs.append(combination.keep(x, 0))
         x = combination(outputs)
     for start in range(0, len(present), length):
-        x = checkpointing(_segment(present[start : start + length], apply), x)
+        segment = present[start : start + length]
+        x = checkpointing(partial(_run_segment, segment, apply), x)
         if keep_states:
             states.append(x[..., :width])
         if combination is not None:
@@ -102,10 +104,7 @@ def run_layers(
     return x, states
 
 
-def _segment(layers: Sequence[Layer], apply: Apply[Layer]) -> Callable[[Tensor], Tensor]:
-    def run(x: Tensor) -> Tensor:
-        for layer in layers:
-            x = apply(layer, x)
-        return x
-
-    return run
+def _run_segment(layers: Sequence[Layer], apply: Apply[Layer], x: Tensor) -> Tensor:
+    for layer in layers:
+        x = apply(layer, x)
+    return x
