@@ -241,11 +241,7 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
     reorder_incremental_state_scripting = reorder_incremental_state
 
     def make_generation_fast_(self, need_attn: bool | str | None = False, **kwargs: Any) -> None:
-        """Prepare the decoder for generation, after training.
-
-        Args:
-            need_attn: compute attention weights, to print alignments.
-        """
+        """Prepare for generation, after training; `need_attn` requests weights for alignments."""
         self.need_attn = bool(need_attn)
         for layer in self.layers.children():
             lay_out(layer)

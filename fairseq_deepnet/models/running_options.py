@@ -110,11 +110,7 @@ class HonoursBf16(BaseFairseqModel):
     """Mixin that applies --bf16 in generation, where fairseq's commands ignore the option."""
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Prepare a loaded model for inference.
-
-        Args:
-            cfg: the command's configuration.
-        """
+        """Prepare a loaded model for inference; `cfg` is the command's configuration."""
         if cfg.common.bf16:
             self.to(dtype=torch.bfloat16)
         super().prepare_for_inference_(cfg)

@@ -108,11 +108,7 @@ def finish_model(
 ) -> None:
     """Initialise a new model's embeddings, freeze LayerNorms if requested, and register hooks.
 
-    Args:
-        model: the model.
-        args: model arguments.
-        scheme: the residual scheme.
-        stacks: the model's encoder, decoder or both.
+    `stacks` are the model's encoder, decoder or both.
     """
     if args.init == "scheme":
         scheme.initialise_ends(stacks)

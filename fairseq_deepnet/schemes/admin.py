@@ -168,8 +168,7 @@ class AdminLog(ResidualScheme):
         return math.sqrt((n + 1) / math.log(n + 1) - 1)
 
     def build_residual(self, place: Place, sublayer: Sublayer, embed_dim: int) -> Residual:
-        start = self.omega(place.side)
-        return WeightedPostNormResidual(embed_dim, start)
+        return WeightedPostNormResidual(embed_dim, self.omega(place.side))
 
     def residual_weight(self, place: Place, learned: Mapping[str, Tensor]) -> Tensor:
         return learned["weight"]

@@ -304,10 +304,7 @@ def mismatch(mine: Mapping[str, Tensor], loaded: Mapping[str, Any], strict: bool
 def units(model: nn.Module, unit_bytes: int, element: int) -> Iterator[list[nn.Module]]:
     """Yield groups of layers to be gathered together, stack by stack, from the bottom up.
 
-    Args:
-        model: the model.
-        unit_bytes: see `unit_length`.
-        element: number of bytes per gathered element.
+    `unit_bytes` is that of `unit_length`; `element` is the number of bytes per gathered element.
     """
     for stack in model.modules():
         layers = stack._modules.get(LAYERS)

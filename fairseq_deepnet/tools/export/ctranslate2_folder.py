@@ -52,14 +52,13 @@ def write_folder(
     subwords = {language: data.subword_model(language) for language in data.languages}
     for path in set(subwords.values()):
         shutil.copy(path, part)
-    names = {language: path.name for language, path in subwords.items()}
     return {
         "quantization": quantization,
         "source": None if tokens else data.languages[0],
         "target": None if tokens else data.languages[1],
         "languages": data.languages,
         "language_tokens": tokens,
-        "subwords": names,
+        "subwords": {language: path.name for language, path in subwords.items()},
         "lowercase": data.is_lowercase,
         "max_positions": [args.max_source_positions, args.max_target_positions],
     }

@@ -101,10 +101,7 @@ def foldable() -> list[str]:
 def fold(weights: Mapping[str, Tensor], args: Namespace, scheme: ResidualScheme) -> Folded:
     """Fold one of our models into the parameters and options of a stock model.
 
-    Args:
-        weights: state dict of the model.
-        args: arguments of the model.
-        scheme: scheme of the model, with the alphas used in training.
+    `scheme` has the alphas used in training.
 
     Raises ValueError if no stock layer can compute the scheme, or the weights cannot be folded.
     """

@@ -192,10 +192,7 @@ def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
         output_dim=int(cfg.decoder.output_dim),
         # positions in fairseq's tables start after the padding index, which is 1
         positions={side: 0 if without else rows[side] + 2 for side in Side},
-        learned_positions={
-            Side.ENCODER: bool(cfg.encoder.learned_pos),
-            Side.DECODER: bool(cfg.decoder.learned_pos),
-        },
+        learned_positions={side: bool(getattr(cfg, side.value).learned_pos) for side in Side},
         embedding_norm=bool(cfg.layernorm_embedding),
         decoder_final_norm=not cfg.no_decoder_final_norm,
         checkpointing={side: checkpointing_of(cfg, side, scheme, layers[side]) for side in Side},
