@@ -33,11 +33,6 @@ def lines_of(row: Row, language: str) -> list[str]:
     return Path(f"{row.prefix}.{language}").read_text(encoding="utf-8").split("\n")[:-1]
 
 
-def iwslt(folder: Path) -> Path:
-    (folder / "de-en.tgz").write_bytes(pack(small_iwslt()))
-    return folder
-
-
 def wmt(folder: Path) -> Path:
     for name, content in small_wmt().items():
         (folder / name).write_bytes(content)
@@ -45,7 +40,8 @@ def wmt(folder: Path) -> Path:
 
 
 def test_iwslt14_has_talks_and_five_sets(tmp_path: Path) -> None:
-    train, test = rows_of("iwslt14", iwslt(tmp_path), tmp_path / "place")
+    (tmp_path / "de-en.tgz").write_bytes(pack(small_iwslt()))
+    train, test = rows_of("iwslt14", tmp_path, tmp_path / "place")
     talk = [pair[0] for pair in PAIRS]
     # title, description and sentences, unchanged
     assert lines_of(train, "de")[:7] == [talk[0], f"TED Talk: {talk[-1]}", *talk]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairseq_deepnet.checkpoints import save_checkpoint
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.schemes import SCHEMES, scheme_class
+from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.tools.standalone import VocabularyTask
 from tests.support.models import SYMBOLS, VARIANTS, BuildModel, loss_of, matrix, small, stir
 
@@ -106,17 +106,14 @@ def test_fairseqs_loader_restores_a_scheme_completely(
         [str(tmp_path / "checkpoint.pt")], task=SmallTask(), strict=True
     )
     assert loaded["model"].residual_record == args.residual_record
-    assert args.residual_record["variant"] == scheme_variant(chosen)
+    variant = SCHEMES[chosen["residual_scheme"]].check_variant(chosen["scheme_variant"])
+    assert args.residual_record["variant"] == variant
     for name, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], value), name
     assert torch.equal(again.eval()(**batch)[0], model.eval()(**batch)[0])
     # the next update is the same
     assert step(again, batch) == step(model, batch)
     assert torch.equal(again.eval()(**batch)[0], model.eval()(**batch)[0])
-
-
-def scheme_variant(chosen: dict[str, Any]) -> str | None:
-    return scheme_class(chosen["residual_scheme"]).check_variant(chosen["scheme_variant"])
 
 
 def test_learned_residuals_have_names_for_the_log(

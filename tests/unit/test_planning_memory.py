@@ -18,6 +18,8 @@ from tests.support.plans import TRAINING, plan_of
 
 SENTENCES, SOURCE, TARGET = 5, 7, 9
 BATCH = MicroBatch(SENTENCES, SOURCE, TARGET, element=4, on_gpu=False)
+MASK = torch.ones(SENTENCES, 1, 1, SOURCE, dtype=torch.bool)
+MASK[0, ..., 0] = False
 
 
 def saved(run: Callable[[], Any], *apart: Tensor) -> int:
@@ -46,12 +48,10 @@ def saved_bytes(
     length = SOURCE if side is Side.ENCODER else TARGET
     x = torch.randn(SENTENCES, length, shape.embed_dim, requires_grad=True)
     source = torch.randn(SENTENCES, SOURCE, shape.source_dim, dtype=dtype, requires_grad=True)
-    mask = torch.ones(SENTENCES, 1, 1, SOURCE, dtype=torch.bool)
-    mask[0, ..., 0] = False
     run = ActivationCheckpointing(every=int(checkpoint))
 
     def forward(h: Tensor) -> Any:
-        return layer(h, mask) if side is Side.ENCODER else layer(h, source, None, mask, True)
+        return layer(h, MASK) if side is Side.ENCODER else layer(h, source, None, MASK, True)
 
     return saved(lambda: run(forward, x), source, *layer.parameters())
 
@@ -62,13 +62,11 @@ def test_a_stack_stores_the_estimated_bytes(every: int) -> None:
     model = plan_of(encoder_layers=5, dropout=0.1, **options)
     shape = model.layers[Side.ENCODER]
     layers = [EncoderLayer(shape, model.scheme, Place(Side.ENCODER, n)) for n in range(5)]
-    mask = torch.ones(SENTENCES, 1, 1, SOURCE, dtype=torch.bool)
-    mask[0, ..., 0] = False
     x = torch.randn(SENTENCES, SOURCE, shape.embed_dim, requires_grad=True)
     checkpointing = ActivationCheckpointing(every)
     weights = [parameter for layer in layers for parameter in layer.parameters()]
     measured = saved(
-        lambda: run_layers(layers, x, lambda layer, h: layer(h, mask), checkpointing), *weights
+        lambda: run_layers(layers, x, lambda layer, h: layer(h, MASK), checkpointing), *weights
     )
     walk = memory.Walk(model, TRAINING, footprint.count(model), BATCH)
     states = -(-5 // every) * activations.RNG_STATE if every else 0
@@ -145,17 +143,6 @@ def test_a_checkpointed_layer_stores_only_its_input(side: Side, dropout: float) 
     assert torch.get_rng_state().nbytes <= activations.RNG_STATE
 
 
-def bytes_per_parameter(**changes: Any) -> float:
-    """Return the persistent and gradient bytes per parameter, without position tables."""
-    model = plan_of(share_all_embeddings=True)
-    counts = footprint.count(model)
-    training = dataclasses.replace(TRAINING, **changes)
-    batch = dataclasses.replace(BATCH, element=training.element, on_gpu=True)
-    usage = memory.follow(model, training, counts, batch)
-    tables = memory.position_tables(model, training.element)
-    return (usage.persistent + usage.gradients - tables) / counts.total
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -169,4 +156,11 @@ def bytes_per_parameter(**changes: Any) -> float:
     ids=str,
 )
 def test_bytes_per_parameter(changes: dict[str, Any], expected: int) -> None:
-    assert bytes_per_parameter(**changes) == expected
+    """Persistent bytes and gradients are compared, without position tables."""
+    model = plan_of(share_all_embeddings=True)
+    counts = footprint.count(model)
+    training = dataclasses.replace(TRAINING, **changes)
+    batch = dataclasses.replace(BATCH, element=training.element, on_gpu=True)
+    usage = memory.follow(model, training, counts, batch)
+    tables = memory.position_tables(model, training.element)
+    assert (usage.persistent + usage.gradients - tables) / counts.total == expected

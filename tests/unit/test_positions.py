@@ -19,12 +19,6 @@ from tests.support.models import VARIANTS, BuildModel, loss_of, matrix, stir
 PADDING = torch.tensor([[0, 0, 0, 1], [0, 0, 1, 1], [1, 0, 0, 0]]).bool()
 
 
-@pytest.fixture
-def any_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove padding for any model width."""
-    monkeypatch.setattr(positions, "WORTH_IT", 0)
-
-
 def reference_varlen_attn(
     query: Tensor,
     key: Tensor,

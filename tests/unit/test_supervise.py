@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,9 +84,11 @@ class Work:
         )
         return self.started.pid
 
-    def wait_for_child(self) -> None:
-        file = self.run / "pid"
+    def start_and_wait(self, *command: str, **options: Any) -> int:
+        """Start the supervisor, wait for its child, and return the supervisor's process number."""
+        pid, file = self.start(*command, **options), self.run / "pid"
         wait_until(lambda: file.is_file() and bool(file.read_text(encoding="utf-8").strip()))
+        return pid
 
     def finish(self, status: int) -> str:
         """Check the exit status of the supervisor, and return its messages."""
@@ -125,8 +128,7 @@ def test_the_child_receives_the_right_signal(
     sent: signal.Signals, launcher: str, heard: str, status: int, work: Work
 ) -> None:
     work.add(name=launcher)
-    pid = work.start(launcher, ignoring=sent is not signal.SIGINT)
-    work.wait_for_child()
+    pid = work.start_and_wait(launcher, ignoring=sent is not signal.SIGINT)
     assert work.is_locked()
     os.kill(pid, sent)
     reason = "interrupted" if sent is signal.SIGINT else "preempted"
@@ -141,8 +143,7 @@ def test_the_record_of_a_saved_run_tells_an_interruption_from_a_preemption(
     number: signal.Signals, work: Work
 ) -> None:
     work.add()
-    pid = work.start()
-    work.wait_for_child()
+    pid = work.start_and_wait()
     ended.write(work.run, ended.Why.PREEMPTED, 7)  # fairseq-train, which only receives SIGTERM
     os.kill(pid, number)
     is_interrupted = number is signal.SIGINT
@@ -166,9 +167,7 @@ def test_another_node_may_start_before_the_first_creates_the_run_folder(tmp_path
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the end of a parent")
 def test_killing_the_supervisor_signals_its_child(work: Work) -> None:
     work.add()
-    pid = work.start()
-    work.wait_for_child()
-    os.kill(pid, signal.SIGKILL)
+    os.kill(work.start_and_wait(), signal.SIGKILL)
     wait_until(lambda: work.signals() == "TERM")
 
 
@@ -191,8 +190,7 @@ def test_a_child_that_does_not_end_is_killed_after_the_grace_period_or_a_second_
     again: bool, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work.add("trap '' TERM")
-    pid = work.start(grace=60 if again else 0.2)
-    work.wait_for_child()
+    pid = work.start_and_wait(grace=60 if again else 0.2)
     os.kill(pid, signal.SIGTERM)
     if again:
         time.sleep(train.ENDING + 0.5)  # an earlier signal would count as repeated
@@ -202,17 +200,13 @@ def test_a_child_that_does_not_end_is_killed_after_the_grace_period_or_a_second_
 
 def test_a_signal_before_the_run_starts_loses_nothing(work: Work) -> None:
     work.add("trap - TERM")
-    pid = work.start()
-    work.wait_for_child()
-    os.kill(pid, signal.SIGTERM)
+    os.kill(work.start_and_wait(), signal.SIGTERM)
     assert "preempted" in work.finish(PREEMPTED)
 
 
 def test_a_signal_after_the_last_update_is_not_a_preemption(work: Work) -> None:
     work.add(f'echo "{DONE}"; trap - TERM')
-    pid = work.start()
-    work.wait_for_child()
-    os.kill(pid, signal.SIGTERM)
+    os.kill(work.start_and_wait(), signal.SIGTERM)
     assert "trained: " in work.finish(0)
     assert ended.is_complete(work.run)
 
@@ -231,9 +225,7 @@ def test_a_diverged_run_restarts_until_it_succeeds(work: Work) -> None:
 
 def test_an_interrupted_run_that_diverges_does_not_fall_back(work: Work) -> None:
     work.add(f"trap 'exit {DIVERGED}' TERM")
-    pid = work.start(fallbacks=1)
-    work.wait_for_child()
-    os.kill(pid, signal.SIGINT)
+    os.kill(work.start_and_wait(fallbacks=1), signal.SIGINT)
     assert "the same command falls back" in work.finish(INTERRUPTED)
 
 
