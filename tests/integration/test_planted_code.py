@@ -109,10 +109,10 @@ def test_worker_processes_import_nothing_from_the_working_folder(
     mark: Path, tmp_path: Path, run_command: RunCommand
 ) -> None:
     (tmp_path / "socket.py").write_text(payload(mark), encoding="utf-8")
-    program = tmp_path / "bin" / "deepnet"
-    program.parent.mkdir()
+    program = tmp_path.with_suffix(".py")  # in another folder
     code = "import multiprocessing; from fairseq_deepnet import cli; cli.main()"
-    program.write_text(f"{code}; multiprocessing.get_context('forkserver').Queue()")
+    code += "; multiprocessing.get_context('forkserver').Queue()"
+    program.write_text(code, encoding="utf-8")
     run_command(sys.executable, program, cwd=tmp_path)
     assert not mark.exists()
 
