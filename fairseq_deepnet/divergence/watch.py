@@ -178,8 +178,8 @@ class Judge(Observer):
             if not self.current and not self.vanished.suspected:
                 facts = {**numbers, "lr": self.lr, "gradient_norm": self.gradient_norms}
                 self.healthy.append({"update": update, **facts})
-        latest = self.monitor.latest if self.monitor else {}
-        ranks = latest["values"].get("token_rank", {}) if latest.get("update") == update else {}
+        record = self.monitor.record if self.monitor else {}
+        ranks = record["values"].get("token_rank", {}) if record.get("update") == update else {}
         if ranks.keys() >= {"encoder", "decoder"}:  # a single stack has low ranks at first
             self.rank.add(update, ranks["encoder"][LAYER])
 

@@ -98,8 +98,7 @@ class Monitor(Observer):
         self.probe = Probe(self.model, padding, folder / FILE) if on_probe else None
         self.logdir = trainer.cfg.common.tensorboard_logdir
         self.events: SummaryWriter | None = None
-        self.latest: records.Record = {}  # last written
-        self._record: records.Record = {}
+        self.record: records.Record = {}  # of the last measured update
         self._features: Tensor | None = None  # features of the probe before the step
 
     def _wants(self, *names: str) -> bool:
@@ -131,15 +130,15 @@ class Monitor(Observer):
         if not self._is_due(update):
             return
         values = self.norms.measure(gradient_scale(trainer.optimizer)) if self.norms else {}
-        self._record = {"update": update, "lr": float(trainer.get_lr()), "values": values}
+        self.record = {"update": update, "lr": float(trainer.get_lr()), "values": values}
         if self.probe and self._wants("step_update"):
             self._features = self.probe.features()
 
     def end(self, trainer: Any, update: int, updated: bool) -> None:
         if self._is_due(update) and updated:
-            self._record["values"] |= self.activations.collect() | self._on_probe()
+            self.record["values"] |= self.activations.collect() | self._on_probe()
             if self._wants(*GAINS) and self.placement is NormPlacement.POST:
-                self._record["values"] |= measure_gains(self.stacks)
+                self.record["values"] |= measure_gains(self.stacks)
             self._write()
         self.detach()
 
@@ -160,19 +159,18 @@ class Monitor(Observer):
         return values
 
     def _write(self) -> None:
-        measured = self._record.pop("values")
+        measured = self.record.pop("values")
         names = self.quantities & measured.keys()
         values = {name: measured[name] for name in QUANTITIES if name in names}
-        line = {**self._record, **logged("loss", "nll_loss", "gnorm"), "values": values}
-        records.append(self.file, line)
-        self.latest = line
+        self.record |= {**logged("loss", "nll_loss", "gnorm"), "values": values}
+        records.append(self.file, self.record)
         if not self.logdir:
             return
         if self.events is None:
             # TensorBoard drops later updates, which a resumed run repeats
-            self.events = SummaryWriter(f"{self.logdir}/monitor", purge_step=line["update"])
+            self.events = SummaryWriter(f"{self.logdir}/monitor", purge_step=self.record["update"])
         for tag, number in scalars(values):
-            self.events.add_scalar(tag, number, line["update"])
+            self.events.add_scalar(tag, number, self.record["update"])
         self.events.flush()
 
 
