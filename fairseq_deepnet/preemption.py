@@ -101,23 +101,19 @@ class Preemption(Observer):
             return signalled() is not None
         return bool(self.trainer.is_signalled)
 
-    def logged(self) -> None:
-        """Act on a signal after an update, before fairseq validates and saves."""
-        if self.trainer.is_updated:
-            self.validated_a_batch()
-
-    def validated_a_batch(self) -> None:
-        """Act on a signal during validation, which may take longer than the grace period."""
-        if self.is_requested and not self.is_ending:
-            self._save_and_leave()
-
     def owed(self) -> dict[str, Any]:
         """Return the checkpoint's record of the validation that the signal has prevented."""
         epoch_itr = self.trainer.epoch_itr
         return {"epoch": epoch_itr.epoch, "end_of_epoch": epoch_itr.end_of_epoch()}
 
-    def _save_and_leave(self) -> None:
-        """Save a checkpoint, and end the run unless only its last validation remains."""
+    def act(self) -> None:
+        """After a signal, save a checkpoint; end the run unless only its last validation remains.
+
+        The trainer calls this after an update and, as validation may take longer than the grace
+        period, after each validation batch.
+        """
+        if not self.is_requested or self.is_ending:
+            return
         settings, epoch_itr = self.trainer.cfg.optimization, self.trainer.epoch_itr
         update = self.trainer.get_num_updates()
         if update > self.trainer.saved:

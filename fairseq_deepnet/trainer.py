@@ -137,7 +137,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
     def valid_step(self, sample: Any, raise_oom: bool = False) -> Any:
         output = super().valid_step(sample, raise_oom)
         if self.preemption is not None:
-            self.preemption.validated_a_batch()
+            self.preemption.act()
         return output
 
     def _aggregate_logging_outputs(
@@ -466,8 +466,8 @@ def follow_training_program() -> None:
     ) -> Any:
         if isinstance(trainer, DeepNetTrainer):
             trainer.epoch_itr = epoch_itr
-            if trainer.preemption is not None:
-                trainer.preemption.logged()
+            if trainer.preemption is not None and trainer.is_updated:
+                trainer.preemption.act()
             if not trainer.is_updated and not is_over:
                 return [None], False  # a repeated validation would count twice for --patience
         result = act(cfg, trainer, task, epoch_itr, subsets, is_over)
