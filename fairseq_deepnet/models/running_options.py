@@ -25,8 +25,8 @@ def add_running_arguments(parser: ArgumentParser) -> None:
         dest="checkpoint_every",  # its name in checkpoints
         metavar="LAYERS",
         help="activation checkpointing in segments of LAYERS layers: store each segment's input and"
-        " recompute the other activations in backward. auto selects the length that needs the"
-        " least memory; --checkpoint-activations is the same as 1",
+        " recompute the other activations in the backward pass. auto selects the length that"
+        " needs the least memory; --checkpoint-activations is the same as 1",
     )
     parser.add_argument(
         "--residual-dtype",
@@ -46,8 +46,8 @@ def add_running_arguments(parser: ArgumentParser) -> None:
         "--varlen-attention",
         action="store_true",
         help="train without padding, with torch's varlen_attn. This needs a GPU (Ampere or later),"
-        " --bf16 or --fp16, and no --attention-dropout. Its speed has not been measured yet;"
-        " benchmarks/gpu_check.py measures it",
+        " --bf16 or --fp16, and no --attention-dropout, and is slower while the GPU waits for"
+        " Python (docs/reports/speed.md)",
     )
 
 
