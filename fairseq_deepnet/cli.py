@@ -34,7 +34,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "inspection": {
         "check": ("tools.checking.check_command", "check whether a model implements its scheme"),
         "plot": ("tools.plotting.plot", "plot losses and measurements by layer"),
-        "report": ("experiments.report", "print tables of runs with the paper's results"),
+        "report": ("experiments.report", "print tables of runs beside the paper's results"),
     },
     "many runs": {
         "quickstart": ("experiments.quickstart", "compare DeepNorm and Post-LN within minutes"),

@@ -10,7 +10,7 @@
 #
 # Variables (with defaults):
 #   DEPTH    layers per side. The paper and the architectures' names count both sides: the paper's models of
-#            12, 20, 100, 200 and 1,000 layers are DEPTH=6, 10, 50, 100 and 500. Above 100, backward recomputes activations
+#            12, 20, 100, 200 and 1,000 layers are DEPTH=6, 10, 50, 100 and 500. Above 100, the backward pass recomputes activations
 #            (configs/opus100_1000.yaml). `deepnet plan` shows the memory, and options that make it fit (100)
 #   DATA     data folder (data/opus100)
 #   RAW      source files, see scripts/preprocess_opus100.sh (none: download)

@@ -122,7 +122,7 @@ def read_recipe(args: argparse.Namespace) -> Recipe:
             hint = did_you_mean(name, valued)
             raise ValueError(f"{option} has no effect on {args.recipe}: leave it out{hint}")
         if value is not None and name in _LEAST and not value >= _LEAST[name]:
-            raise ValueError(f"{option} is {value}; the least is {_LEAST[name]}")
+            raise ValueError(f"{option} is {value}; the minimum is {_LEAST[name]}")
     changes = {
         name: type(getattr(recipe, name))(getattr(args, name))
         for name in valued

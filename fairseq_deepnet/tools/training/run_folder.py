@@ -132,7 +132,7 @@ def refuse_changes(
         if not resume:
             raise ValueError(
                 f"{shown(run)} was trained with other settings ({'; '.join(changes)}): set"
-                " RUN=FOLDER to train beside it, or RESUME=1 to resume with the new settings"
+                " RUN=FOLDER to start another run, or RESUME=1 to resume with the new settings"
             )
         say(f"resuming with new settings: {'; '.join(changes)}")
     return changes
