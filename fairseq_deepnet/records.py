@@ -105,22 +105,17 @@ def _known_sha256(path: Path, size: int, modified: int) -> str | None:
     return sha256(path)
 
 
-_DISTRIBUTIONS: Final = (
-    "fairseq_deepnet",
-    "fairseq-fixed",
-    "torch",
-    "numpy",
-    "sentencepiece",
-    "sacrebleu",
-)
-
-
 def sha256(path: Path) -> str | None:
     """Return a file's SHA-256 digest, or None if there is no such file."""
     if not path.is_file():
         return None
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def short_digest(text: str) -> str:
+    """Return the first eight digits of a text's SHA-256 digest."""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
@@ -134,7 +129,8 @@ def fingerprint(path: Path) -> dict[str, Any]:
 
 def versions() -> dict[str, str | None]:
     """Return the versions of the software that affects results; None for missing packages."""
-    return {"python": platform.python_version()} | {n: installed(n) for n in _DISTRIBUTIONS}
+    names = ("fairseq_deepnet", "fairseq-fixed", "torch", "numpy", "sentencepiece", "sacrebleu")
+    return {"python": platform.python_version()} | {name: installed(name) for name in names}
 
 
 def installed(name: str) -> str | None:

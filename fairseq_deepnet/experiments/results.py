@@ -23,7 +23,7 @@ from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.files import ROOT, shown
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.records import Record
-from fairseq_deepnet.records import ENVIRONMENT, read_record
+from fairseq_deepnet.records import ENVIRONMENT, read_record, short_digest
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import Config
 from fairseq_deepnet.tools.corpora.binarise import unigram_nll
@@ -147,8 +147,10 @@ class Run:
         # width, FFN width and heads, unless only the arch defines them
         names = ("embed-dim", "ffn-embed-dim", "attention-heads")
         shape = [options.get(f"encoder-{name}") for name in names]
-        file = self.folder / ENVIRONMENT  # names the tokens of all processes
-        tokens = read_record(file).get("tokens") if file.is_file() else None
+        file = self.folder / ENVIRONMENT
+        facts = read_record(file) if file.is_file() else {}
+        tokens = facts.get("tokens")  # of all processes
+        data, texts = self.config.recipe.get("data"), facts.get("data", {}).get("text_sha256")
         target = self.config.recipe.get("global-batch-tokens")
         if tokens is None and (batch := launch.choose_batch(options, target, devices=1)):
             tokens = batch.target
@@ -174,7 +176,7 @@ class Run:
             "scheme_or_arch": options.get("residual-scheme", options.get("arch")),
             "shape": None if None in shape else "/".join(map(str, shape)),
             "tokens": tokens,
-            "data": self.config.recipe.get("data"),
+            "data": f"{data} (text {short_digest(str(sorted(texts.items())))})" if texts else data,
             "status": self.status.value,
             "reason": self.reason,
             "updates": self.updates,

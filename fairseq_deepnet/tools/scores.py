@@ -8,7 +8,6 @@ averages in summary.json.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.files import shown
-from fairseq_deepnet.records import read_record
+from fairseq_deepnet.records import read_record, short_digest
 from fairseq_deepnet.tools.evaluation.scoring import METRICS, TOKENISED
 
 SUMMARY: Final = "summary.json"
@@ -49,12 +48,15 @@ class Score:
 
     @property
     def of(self) -> str:
-        """Description of the translated text: a split of the data, or other text."""
+        """Description of the text: a split of the data, or other text, and the files' digest."""
         split = self.facts["split"]
+        record = self.facts if "directions" in self.facts else self.facts.get("request", {})
+        # scores of earlier versions may have no digests
+        digest = f" (text {short_digest(''.join(record['texts']))})" if "texts" in record else ""
         if self.name.startswith(OTHER_TEXT):
             place = self.name.removeprefix(OTHER_TEXT).partition(f".{split}.")[0]
-            return f"{split} text of the folder {place}"
-        return f"{split} set"
+            return f"{split} text of the folder {place}{digest}"
+        return f"{split} set{digest}"
 
     @property
     def headline(self) -> float:
@@ -73,8 +75,7 @@ def score_name(words: Sequence[str], text: Path | None = None) -> str:
     name = ".".join(filter(None, words))
     if text is None:
         return name
-    digest = hashlib.sha256(shown(text).encode()).hexdigest()[:8]
-    return f"{OTHER_TEXT}{text.resolve().name}-{digest}.{name}"
+    return f"{OTHER_TEXT}{text.resolve().name}-{short_digest(shown(text))}.{name}"
 
 
 def option_words(options: Sequence[str]) -> str:
@@ -85,7 +86,7 @@ def option_words(options: Sequence[str]) -> str:
     name = "".join(options).replace("=", "").replace("--", ".").removeprefix(".")
     if re.fullmatch(r"[\w.,+-]{0,80}", name):
         return name
-    return f"options-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"options-{short_digest(name)}"
 
 
 def decoding(facts: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ def records(*missing: str) -> dict[Direction, dict[str, Any]]:
             "chrf": bleu + 20,
             "bleu_signature": SIGNATURE,
             "lines": 1000,
+            "request": {"texts": [name]},
             "off_target": 0.6 if name == "de-fr" else 0.03,
             "off_target_floor": 0.002,
         }
@@ -70,6 +71,7 @@ def test_a_report_reads_the_averages_of_the_summary(folder: Path) -> None:
     assert (score.values, score.headline) == (expected, 27.0)
     assert score.signatures == {"bleu": SIGNATURE}
     assert (score.facts["directions"], score.facts["lines"]) == (9, 9000)
+    assert score.facts["texts"] == [*BLEU]
     summarise(folder, records(*map(str, TRAINED)), TRAINED)  # only zero-shot directions
     assert (score := read_score(folder.parent, folder.name))
     assert (score.values, score.headline) == ({"zero-shot": 5.6667}, 5.6667)

@@ -16,6 +16,7 @@ from tests.support.evaluation_sets import flores101
 from tests.support.runs import make_checkpoint
 
 SCORE = {"bleu": 12.0, "chrf": 30.0, "lines": 3, "bleu_signature": "tok:flores101"}
+SCORE |= {"request": {"texts": ["digest"]}}
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -130,10 +131,6 @@ def test_figure_7_reads_validation_losses_at_the_paper_s_updates(tmp_path: Path)
     assert entry(rows, "512", "5000") == ("", "4.49", "", "done")
     assert entry(rows, "512", "2") == ("9.75", "", "", "done")
     assert {row["table"] for row in rows} == {"fig7-lr", "fig7-batch", "fig7-width"}
-    write_cell(tmp_path / "b", "lr1.5e-3", "fig7", {}, places=both, losses=losses)
-    runs = results.read_runs([tmp_path, tmp_path / "b"])
-    with pytest.raises(ValueError, match="report their folders separately"):
-        make(results.table_of(runs))
 
 
 def test_table_2_shows_averages_and_figure_8_fits_the_law(tmp_path: Path) -> None:
@@ -209,6 +206,16 @@ def test_scores_from_outside_the_sweep_are_reported_but_not_included(tmp_path: P
     assert "31.25" not in text
 
 
+def test_notes_distinguish_texts_at_the_same_path(tmp_path: Path) -> None:
+    for seed, digest in ((1, "a"), (2, "b")):
+        run = cell(tmp_path, "deepnorm", 6, 7.0, seed=seed, bleu=20.0)
+        write_score(run, 20.0, request={"texts": [digest]})
+        write_json(run / "environment.json", {"data": {"text_sha256": {"train.en": digest}}})
+    text = text_of(tmp_path)
+    assert set(re.findall(r"test set \(text (\w+)\)", text)) == {"ca978112", "3e23e816"}
+    assert len(set(re.findall(r"data/none \(text (\w+)\)", text))) == 2
+
+
 def test_parameters_are_those_of_the_last_attempt(tmp_path: Path) -> None:
     run = cell(tmp_path, "deepnorm", 6, 7.0)
     log = run / "train.log"
@@ -238,7 +245,7 @@ def test_panels_that_differ_in_options_are_separate_tables(tmp_path: Path) -> No
 def test_runs_with_the_same_seed_are_not_averaged(tmp_path: Path) -> None:
     cell(tmp_path / "a", "post-ln", 6, 7.0)
     cell(tmp_path / "b", "post-ln", 6, 9.0)
-    with pytest.raises(ValueError, match="the same scheme, depth and seed"):
+    with pytest.raises(ValueError, match="the same scheme, depth and seed; report their folders"):
         make(results.table_of(results.read_runs([tmp_path / "a", tmp_path / "b"])))
 
 

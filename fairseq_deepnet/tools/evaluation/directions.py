@@ -260,6 +260,7 @@ def summarise(
     bleu = {name: means["bleu"] for name, means in averages.items()}
     shared = ("split", "beam", "lenpen", "averaged", "updates", "request")
     summary = {key: present[0].get(key) for key in shared} | {
+        "texts": [digest for record in present for digest in record["request"]["texts"]],
         "x-en": bleu.get("X-En"),
         "en-x": bleu.get("En-X"),
         "average": bleu.get("all supervised"),
