@@ -85,11 +85,16 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
 
     def refuse_options(self, cfg: Any, model: Any, criterion: Any) -> None:
         """Raise ConfigurationError for options that this trainer does not support."""
-        common, data = cfg.common, cfg.dataset
+        common, data, metric = cfg.common, cfg.dataset, cfg.checkpoint.best_checkpoint_metric
+        maximizes = cfg.checkpoint.maximize_best_checkpoint_metric
+        # checkpoint_best.pt would be the worst checkpoint
+        is_worst = maximizes if metric.endswith("loss") else metric == "bleu" and not maximizes
+        use = "with" if maximizes else "without"
         on_train = not data.disable_validation and data.train_subset in data.valid_subset.split(",")
         refused = {
             "--amp: use --bf16 or --fp16": common.amp,
             "--store-ema: average checkpoints instead (scripts/average.sh)": cfg.ema.store_ema,
+            f"--best-checkpoint-metric {metric} {use} --maximize-best-checkpoint-metric": is_worst,
             "--use-sharded-state": cfg.distributed_training.use_sharded_state,
             "--valid-subset with the training set: validation would use up its epoch": on_train,
             "--write-checkpoints-asynchronously": cfg.checkpoint.write_checkpoints_asynchronously,

@@ -21,7 +21,7 @@ from tests.support.training import free_port, train_here, train_together
 UPDATES = ["--arch=deepnet_transformer", *SMALL, *TRAIN, "--dropout=0", "--adam-eps=0.001"]
 UPDATES += ["--clip-norm=1", "--bucket-cap-mb=0", "--log-interval=1"]
 BLEU = ["--eval-bleu", "--eval-bleu-args", '{"beam": 2, "max_len_b": 6}']
-BLEU += ["--eval-bleu-detok=space", "--best-checkpoint-metric=bleu"]
+BLEU += ["--best-checkpoint-metric=bleu", "--maximize-best-checkpoint-metric"]
 SHARDED = "--ddp-backend=fully_sharded"
 STATE = "last_optimizer_state"
 
