@@ -38,7 +38,8 @@ from .save_dir import prepare_save_dir
 logger = logging.getLogger(__name__)
 
 SHARDS: Final = "num_shards"
-"""Key in a saved epoch iterator for the number of processes that shared the batches."""
+TOKENS: Final = "max_tokens"
+"""Keys in a saved epoch iterator for the number of processes and the maximum tokens per batch."""
 PATIENCE: Final = "patience"
 """Key in a checkpoint's extra state for the counters of --patience."""
 CHECKPOINT_TIMEOUT: Final = timedelta(hours=6)
@@ -227,7 +228,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
             return None
         extra = {**extra_state, PATIENCE: dict(_patience())}
         if "train_iterator" in extra:  # not in fairseq's crash.pt
-            shards = {SHARDS: self.data_parallel_world_size}
+            shards = {SHARDS: self.data_parallel_world_size, TOKENS: self.cfg.dataset.max_tokens}
             extra["train_iterator"] = {**extra["train_iterator"], **shards}
         path = Path(filename).absolute()
         logger.info("Saving checkpoint to %s", path)
@@ -297,9 +298,9 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
                 self._restore_schedule(extra)
             starts_over = filename == self.cfg.checkpoint.finetune_from_model
             if not (self.cfg.checkpoint.reset_dataloader or starts_over):
-                extra["train_iterator"] = place_in_epoch(
-                    extra["train_iterator"], self.data_parallel_world_size
-                )
+                place, tokens = extra["train_iterator"], self.cfg.dataset.max_tokens
+                place = place_in_epoch(place, self.data_parallel_world_size, tokens)
+                extra["train_iterator"] = place
         self.notify("loaded", self.get_num_updates())
         return extra
 
@@ -394,16 +395,15 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         )
 
 
-def place_in_epoch(state: dict[str, Any], processes: int) -> dict[str, Any]:
-    """Convert an epoch iterator's saved state to this number of processes.
+def place_in_epoch(state: dict[str, Any], processes: int, tokens: int | None) -> dict[str, Any]:
+    """Convert an epoch iterator's saved state to this number of processes and tokens per batch.
 
     fairseq counts the batches of each process. Without this conversion, it would skip sentences or
-    train on them twice when the number of processes changes.
+    train on them twice when the number of processes, and with it --max-tokens, changes.
     """
-    before = state.get(SHARDS, processes)
-    if before == processes:
-        return state
-    return {**state, "iterations_in_epoch": state["iterations_in_epoch"] * before // processes}
+    earlier = state.get(TOKENS) or tokens or 1  # --batch-size may be the only limit
+    before, now = state.get(SHARDS, processes) * earlier, processes * (tokens or earlier)
+    return {**state, "iterations_in_epoch": state["iterations_in_epoch"] * before // now}
 
 
 def _patience() -> dict[str, Any]:

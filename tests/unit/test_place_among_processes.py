@@ -1,35 +1,35 @@
-"""The place in an epoch's data at which another number of processes resumes."""
+"""The place in an epoch's data at which processes of another number or batch size resume."""
 
 from typing import Any
 
 import pytest
 from fairseq.data.iterators import EpochBatchIterator
 
-from fairseq_deepnet.trainer import SHARDS, place_in_epoch
+from fairseq_deepnet.trainer import SHARDS, TOKENS, place_in_epoch
 from tests.support.rig import EOS, Task
 
 BATCHES = 24
 
 
-def iterator(shards: int, shard: int) -> Any:
+def iterator(shards: int, shard: int, size: int = 1) -> Any:
     data = Task(two_sides=True).dataset_of([([4, EOS], [5, EOS])] * BATCHES)
-    batches = [[number] for number in range(BATCHES)]
+    batches = [[*range(first, first + size)] for first in range(0, BATCHES, size)]
     return EpochBatchIterator(data, list, batches, num_shards=shards, shard_id=shard)
 
 
-@pytest.mark.parametrize("shards", [2, 4, 6])
-def test_every_batch_is_used_once(shards: int) -> None:
-    """Four processes train on three batches each, and `shards` processes on the other twelve."""
+@pytest.mark.parametrize(("shards", "size"), [(2, 1), (4, 1), (6, 1), (3, 2), (1, 4)])
+def test_every_sentence_is_used_once(shards: int, size: int) -> None:
+    """Four processes train on three sentences each, and `shards` processes on the other twelve."""
     used: list[int] = []
     for shard in range(4):
         epochs = iterator(4, shard)
-        epoch = epochs.next_epoch_itr()
+        epoch = epochs.next_epoch_itr(shuffle=size == 1)  # the order depends on the batches
         used += [number for batch in epochs.epoch_batch_sampler.batches[:3] for number in batch]
         for _ in range(3):
             next(epoch)
-    state = {**epochs.state_dict(), SHARDS: 4}
+    state = {**epochs.state_dict(), SHARDS: 4, TOKENS: 100}
     for shard in range(shards):
-        epochs = iterator(shards, shard)
-        epochs.load_state_dict(place_in_epoch(state, shards))
+        epochs = iterator(shards, shard, size)
+        epochs.load_state_dict(place_in_epoch(state, shards, 100 * size))
         used += [number for batch in epochs.epoch_batch_sampler for number in batch]
     assert sorted(used) == [*range(BATCHES)]
