@@ -13,12 +13,12 @@ def scales(model: Any) -> set[float]:
     return {value.item() for name, value in model.state_dict().items() if name.endswith(".scale")}
 
 
-@pytest.mark.parametrize(
-    "arch", ["deepnet_transformer", "deepnet_transformer_lm", "deepnet_masked_lm"]
-)
-def test_branches_grow_to_one_over_the_warm_up_and_stay(arch: str) -> None:
+@pytest.mark.parametrize("warmup", ["warmup_updates", "warmup_steps"])  # steps for tri_stage
+@pytest.mark.parametrize("arch", ["transformer", "transformer_lm", "masked_lm"])
+def test_branches_grow_to_one_over_the_warm_up_and_stay(arch: str, warmup: str) -> None:
     """The scale is min(1, t / T) in update t; fairseq passes t - 1 finished updates."""
-    model = build_model(arch, residual_scheme="branchnorm", warmup_updates=4, max_positions=20)
+    options = {"residual_scheme": "branchnorm", "max_positions": 20, warmup: 4}
+    model = build_model(f"deepnet_{arch}", **options)
     assert scales(model) == {1.0}
     actual = []
     for finished in range(6):
@@ -34,6 +34,8 @@ def test_without_a_warm_up_they_grow_for_4000_updates(
     model = model_builder(residual_scheme="branchnorm", **options)
     model.set_num_updates(999)
     assert scales(model) == {0.25}
+    # LN(x + a G) = LN(x / a + G), as needed for the bound of the update
+    assert model.encoder.layers[0].residuals.ffn.alpha == 4.0
 
 
 def test_a_model_computes_with_the_scale_of_its_checkpoint(
@@ -47,13 +49,6 @@ def test_a_model_computes_with_the_scale_of_its_checkpoint(
     again.load_state_dict(model.state_dict())
     assert scales(again) == {0.25}
     assert torch.equal(again.eval()(**batch)[0], model.eval()(**batch)[0])
-
-
-def test_alpha_is_the_inverse_of_the_scale(model_builder: BuildModel) -> None:
-    """LN(x + a G) = LN(x / a + G), as needed for the bound of the update."""
-    model = model_builder(residual_scheme="branchnorm", warmup_updates=4)
-    model.set_num_updates(0)
-    assert model.encoder.layers[0].residuals.ffn.alpha == 4.0
 
 
 def test_the_scale_never_falls_below_a_checkpoints(model_builder: BuildModel) -> None:
