@@ -60,8 +60,6 @@ _AXES: Final = {
 }
 """Plot -> title, with {} for the updates, and labels of the axes."""
 _LOGARITHMIC: Final = ("fig4d", "fig5")
-Point = tuple[Key, float, float]
-"""Key of the line, x, and value of one run."""
 
 
 @dataclass
@@ -132,8 +130,8 @@ def make(figure: str, runs: Sequence[Run], updates: range) -> list[Plot]:
     return plots
 
 
-def points_of(plot: str, run: Run, updates: range) -> list[Point]:
-    """Return a run's points for a plot."""
+def points_of(plot: str, run: Run, updates: range) -> list[tuple[Key, float, float]]:
+    """Return the line's key, x and value of each of a run's points in a plot."""
     cell = re.sub(r"\.seed\d+$", "", run.folder.name)
     kind = cell.rpartition("_")[0]  # {kind}_{depth}l
     depth = int(str(run.config.options.get("decoder-layers", 0)))

@@ -11,7 +11,7 @@ import logging
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
@@ -26,9 +26,6 @@ from .records import QUANTITIES
 from .updates import FILE, TOKENS, Probe, UpdateBound, distance
 
 logger = logging.getLogger(__name__)
-
-ON_PROBE: Final = ("model_update", "step_update", *TOKENS, "update_bound")
-"""Quantities that need the probe, which is a fixed batch, or the initial parameters."""
 
 
 def add_monitor_arguments(parser: ArgumentParser) -> None:
@@ -93,7 +90,7 @@ class Monitor(Observer):
         self.activations = Activations(self.model, self.stacks, scheme.norm, self.quantities)
         has_bound = self._wants("update_bound") and scheme.bounded
         self.bound = UpdateBound(self.stacks) if has_bound else None
-        on_probe = self._wants(*ON_PROBE)
+        on_probe = self._wants("model_update", "step_update", *TOKENS, "update_bound")
         padding = padding_of(self.stacks[0])
         self.probe = Probe(self.model, padding, folder / FILE) if on_probe else None
         self.logdir = trainer.cfg.common.tensorboard_logdir

@@ -46,19 +46,15 @@ def test_parameters_match_the_built_model(options: dict[str, Any]) -> None:
     assert counted.total == sum(p.numel() for p in model.parameters())
     assert counted.tensors == len(list(model.parameters()))
     assert counted.largest == max(p.numel() for p in model.parameters())
-    tables = {id(p) for name in ("encoder", "decoder") for p in tables_of(getattr(model, name))}
+    names = ("embed_tokens", "embed_positions", "layernorm_embedding", "output_projection")
+    stacks, names = (model.encoder, model.decoder), (*names, "project_out_dim")
+    outer = [getattr(stack, name, None) for stack in stacks for name in names]
+    tables = {id(p) for module in outer if module is not None for p in module.parameters()}
     inside = {
         side: sum(p.numel() for p in getattr(model, side).parameters() if id(p) not in tables)
         for side in ("encoder", "decoder")
     }
     assert (counted.encoder, counted.decoder) == (inside["encoder"], inside["decoder"])
-
-
-def tables_of(stack: Any) -> list[torch.nn.Parameter]:
-    """Return the parameters before and after the layers."""
-    names = ("embed_tokens", "embed_positions", "layernorm_embedding", "output_projection")
-    modules = [getattr(stack, name, None) for name in (*names, "project_out_dim")]
-    return [p for module in modules if module is not None for p in module.parameters()]
 
 
 @pytest.mark.parametrize(
