@@ -34,6 +34,8 @@ def misfits(name: str | None, options: Any, max_update: float | None) -> list[st
 
 def warmup_of(args: Any) -> int:
     """Return the number of warm-up updates, given a run's options."""
+    if phases := getattr(args, "phase_ratio", None):  # of tri_stage
+        return int(args.max_update * phases[0])
     return int(getattr(args, "warmup_updates", 0) or getattr(args, "warmup_steps", 0) or 0)
 
 

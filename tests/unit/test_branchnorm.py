@@ -13,11 +13,14 @@ def scales(model: Any) -> set[float]:
     return {value.item() for name, value in model.state_dict().items() if name.endswith(".scale")}
 
 
-@pytest.mark.parametrize("warmup", ["warmup_updates", "warmup_steps"])  # steps for tri_stage
+TRI_STAGE = [{"warmup_steps": 4}, {"phase_ratio": [0.4, 0.4, 0.2], "max_update": 10}]
+
+
+@pytest.mark.parametrize("warmup", [{"warmup_updates": 4}, *TRI_STAGE])
 @pytest.mark.parametrize("arch", ["transformer", "transformer_lm", "masked_lm"])
-def test_branches_grow_to_one_over_the_warm_up_and_stay(arch: str, warmup: str) -> None:
+def test_branches_grow_to_one_over_the_warm_up_and_stay(arch: str, warmup: Any) -> None:
     """The scale is min(1, t / T) in update t; fairseq passes t - 1 finished updates."""
-    options = {"residual_scheme": "branchnorm", "max_positions": 20, warmup: 4}
+    options = {"residual_scheme": "branchnorm", "max_positions": 20, **warmup}
     model = build_model(f"deepnet_{arch}", **options)
     assert scales(model) == {1.0}
     actual = []
