@@ -48,10 +48,15 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
+def _temporary(path: Path) -> Path:
+    """Return an unused hidden name in the same folder; a killed process may leave such a file."""
+    return path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
+
+
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """Yield a temporary path; unless an error occurs, the file there replaces `path` atomically."""
-    part = path.with_name(path.name + ".part")
+    part = _temporary(path)
     if path.exists() and not path.is_file():  # a folder, or a device such as /dev/null
         raise OSError(errno.EINVAL, "Not a regular file", str(path))
     try:
@@ -65,8 +70,7 @@ def whole(path: Path) -> Iterator[Path]:
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
     """Yield an empty folder to fill; unless an error occurs, it then replaces `folder`."""
-    part = folder.with_name(folder.name + ".part")
-    remove(part)
+    part = _temporary(folder)
     part.mkdir(parents=True)
     try:
         yield part

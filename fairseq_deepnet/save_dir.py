@@ -66,7 +66,7 @@ def _prepare(trainer: Any) -> None:
                 "%s %s %s; to start over, use another --save-dir",
                 *(folder / LAST, REPAIRED, newest.name),
             )
-        for part in folder.glob("checkpoint*.pt.part"):
+        for part in folder.glob(".checkpoint*.pt.*.part"):
             part.unlink(missing_ok=True)  # left by a killed run
 
 

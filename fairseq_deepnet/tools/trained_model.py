@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 
 from fairseq_deepnet import checkpoints
-from fairseq_deepnet.files import ROOT, put_in_place, say, shown
+from fairseq_deepnet.files import ROOT, say, shown
 from fairseq_deepnet.monitoring.records import run_folder
 from fairseq_deepnet.records import ENVIRONMENT, fingerprint, read_record, refuse_changed, sha256
 from fairseq_deepnet.tools.configs import recorded_config
@@ -257,12 +257,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
             means[name] = (total / len(states)).to(last.dtype)
     output.parent.mkdir(parents=True, exist_ok=True)
     changes = {"model": means, "last_optimizer_state": None, "averaged": [p.name for p in paths]}
-    part = output.with_name(f".{os.getpid()}.{output.name}")  # others may write the same average
-    try:
-        checkpoints.save_checkpoint(states[-1] | changes, part)
-        put_in_place(part, output)
-    finally:
-        part.unlink(missing_ok=True)
+    checkpoints.save_checkpoint(states[-1] | changes, output)
 
 
 def _facts_of_model(state: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_with_retries
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.files import try_lock
+from fairseq_deepnet.files import try_lock, whole
 from tests.integration.conftest import SMALL, TRAIN
 from tests.support.training import train_here
 
@@ -66,7 +66,11 @@ def test_without_a_last_checkpoint_a_run_resumes_from_the_newest(
     (folder / "checkpoint_last.pt").unlink()
     newest = folder / "checkpoint_1_4.pt"
     newest.write_bytes(newest.read_bytes()[:-7])
+    with pytest.raises(KeyboardInterrupt), whole(newest) as part:
+        raise KeyboardInterrupt
+    part.touch()  # SIGKILL would leave it
     assert resumed_from(tiny_data, folder, caplog) == "epoch 1 @ 2 updates) checkpoint_1_2.pt"
+    assert not part.exists()
 
 
 def test_a_run_without_an_intact_checkpoint_does_not_start_over(

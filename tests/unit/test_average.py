@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -52,18 +51,9 @@ def test_the_last_checkpoints_include_checkpoint_last_if_it_is_newer(
     assert [path.name for path in last_checkpoints(tmp_path, 2)] == names
 
 
-def test_two_processes_can_write_one_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values, save = [[1.0, 2.0], [2.0, 4.0], [6.0, 0.0]], torch.save
+def test_the_mean_of_three_checkpoints(tmp_path: Path) -> None:
+    values = [[1.0, 2.0], [2.0, 4.0], [6.0, 0.0]]
     paths = [write(tmp_path, i, w=torch.tensor(v)) for i, v in enumerate(values)]
-
-    def save_while_another_process_does(*arguments: Any) -> None:
-        with monkeypatch.context() as other:
-            other.setattr(torch, "save", save)
-            other.setattr(os, "getpid", lambda: 0)
-            average_checkpoints(paths, tmp_path / "a.pt")
-        save(*arguments)
-
-    monkeypatch.setattr(torch, "save", save_while_another_process_does)
     average_checkpoints(paths, tmp_path / "a.pt")
     assert load_checkpoint(tmp_path / "a.pt")["model"]["w"].tolist() == [3.0, 2.0]
 
@@ -139,6 +129,6 @@ def test_infinite_weights_are_not_averaged_and_failures_leave_no_file(tmp_path: 
     paths = [write(tmp_path, 10, w=torch.ones(1)), write(tmp_path, 20, w=torch.tensor([math.inf]))]
     with pytest.raises(ValueError, match=r"checkpoint_1_20\.pt: w is not finite"):
         average_checkpoints(paths, tmp_path / "x.pt")
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(ValueError, match="Not a regular file"):
         average_checkpoints(paths[:1], tmp_path)
-    assert not list(tmp_path.parent.glob(f".*{tmp_path.name}"))
+    assert not list(tmp_path.parent.glob(f".*{tmp_path.name}*"))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
+from fairseq_deepnet.files import whole, whole_folder
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.translation import translate
 from fairseq_deepnet.tools.translation.engines import Engine, Hypothesis
@@ -54,6 +55,18 @@ def test_invalid_utf8_affects_only_its_own_line(
     assert cli.main(["translate", "x", str(path), f"--out={tmp_path}/out"]) == 0
     assert (tmp_path / "out").read_text(encoding="utf-8") == "A DOG.\n\ufffdA MAN.\nA GIRL.\n"
     assert "lines that were not UTF-8: 1;" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("replacing", [whole, whole_folder])
+def test_outputs_with_the_same_path_do_not_mix_and_other_files_stay(
+    replacing: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "out.part").write_text("own", encoding="utf-8")
+    with replacing(tmp_path / "out") as first, replacing(tmp_path / "out") as second:
+        for part in (first, second):
+            (part / "a" if part.is_dir() else part).touch(exist_ok=False)
+    assert (tmp_path / "out.part").read_text(encoding="utf-8") == "own"
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "out.part"}
 
 
 PIPE = """

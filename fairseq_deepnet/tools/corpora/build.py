@@ -157,7 +157,7 @@ def build(
     state = {**plan, "done": unfinished["done"]}
     write_json(part / "corpus.json", state)  # before text is unpacked into the folder
     try:
-        record = _Pipeline(recipe, unpack(part / "raw"), part, workers, state).run()
+        record = _Pipeline(recipe, unpack(part / "raw" / "text"), part, workers, state).run()
     except (ValueError, FileNotFoundError):  # the same input would fail again
         remove(part)
         raise
