@@ -126,22 +126,19 @@ def find_data(model: TrainedModel, path: Path | None, spm: str | None = None) ->
         data = recorded_config(model.run).data or ROOT
     else:
         data = _data_of_checkpoint(model)
+    task = task_options(model.sources[-1])
+    languages = {key: str(task.get(f"{key}_lang") or "") for key in ("source", "target")}
     if spm is not None:
-        return _open_bare(model, data, spm)
+        if (data / "corpus.json").is_file():
+            raise ValueError(f"{shown(data)} records its subword model; leave --spm out")
+        return BareFolder(data, languages, spm=None if spm == "none" else Path(spm))
     folder = DataFolder.open(data)
+    if {*languages.values()} == {*folder.languages}:  # training in the other direction is possible
+        folder = dataclasses.replace(folder, record=folder.record | languages)
     folder.refuse_changed(folder.model_files())
     if model.run is not None:
         refuse_other_vocabulary(model.run, folder.path)
     return folder
-
-
-def _open_bare(model: TrainedModel, data: Path, spm: str) -> DataFolder:
-    """Return a folder written by fairseq-preprocess, with the checkpoint's languages."""
-    if (data / "corpus.json").is_file():
-        raise ValueError(f"{shown(data)} records its subword model; leave --spm out")
-    task = task_options(model.sources[-1])
-    languages = {key: str(task.get(f"{key}_lang") or "") for key in ("source", "target")}
-    return BareFolder(data, {**languages, "files": {}}, spm=None if spm == "none" else Path(spm))
 
 
 def _recorded_data(run: Path) -> dict[str, Any]:

@@ -20,9 +20,11 @@ from fairseq_deepnet.tools.evaluation.directions import Job, finish, translate_a
 from fairseq_deepnet.tools.evaluation.evaluate import find_texts
 from fairseq_deepnet.tools.evaluation.scoring import score
 from fairseq_deepnet.tools.scores import read_scores
+from fairseq_deepnet.tools.trained_model import choose_model, find_data
 from fairseq_deepnet.tools.translation.engines import Engine
 from tests.support.evaluation import Dictionary, work_here
 from tests.support.runs import SENTENCES, TRANSLATIONS, make_checkpoint, make_run
+from tests.support.trained import make_trained_run
 
 
 @pytest.fixture
@@ -82,6 +84,18 @@ def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
     third = evaluate(run_folder, "--max-len-b", "30")
     assert "(update 30)" in third.stdout
     assert len(engine.inputs) == 8
+
+
+def test_a_model_of_the_reverse_direction_is_scored_in_its_own_direction(
+    tmp_path: Path, data: Path
+) -> None:
+    task = {"_name": "translation", "source_lang": "en", "target_lang": "de"}
+    make_trained_run(tmp_path / "run", data, about=task)
+    folder = find_data(choose_model(tmp_path / "run", 0), None)
+    sides = find_texts(folder, "test")[Direction("en", "de")]
+    assert [path.name for path in sides] == ["test.en", "test.de"]
+    (tmp_path / "test.de-en.en.bin").touch()
+    assert DataFolder(tmp_path, folder.record).binarised_source("test")[0].is_file()
 
 
 def test_a_checkpoint_that_training_replaces_before_it_is_read_is_refused(

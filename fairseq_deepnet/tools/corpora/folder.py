@@ -153,7 +153,10 @@ class DataFolder:
     def binarised_source(self, split: str) -> list[Path]:
         """Return the paths of a split's binarised source side (.bin, .idx) in a one-pair folder."""
         source, target = self.languages
-        return [self.path / f"{split}.{source}-{target}.{source}.{end}" for end in ("bin", "idx")]
+        if (self.path / f"{split}.{target}-{source}.{source}.bin").is_file():
+            target, source = source, target
+        stem = f"{split}.{source}-{target}.{self.languages[0]}"
+        return [self.path / f"{stem}.{end}" for end in ("bin", "idx")]
 
     def subwords(self, split: str) -> list[str]:
         """Return a split's source side as subwords, from a one-pair folder's binarised data."""
