@@ -13,6 +13,7 @@ import torch
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import save_checkpoint
+from fairseq_deepnet.records import sha256
 from tests.support.runs import SENTENCES
 from tests.support.shell import FakeBin
 
@@ -30,6 +31,7 @@ def make_run(folder: Path, task: str, tokens: int = 30) -> Path:
     for name in ("test.bin", "dict.txt"):
         (data / name).write_text(name, encoding="utf-8")
     counts = {"lines": {"test": 4}, "binarised": {"test": {"tokens": tokens}}}
+    counts["files"] = {"text/test.en": sha256(data / "text" / "test.en")}
     (data / "corpus.json").write_text(json.dumps({"language": "en"} | counts), encoding="utf-8")
     run = folder / "run"
     (run / "checkpoints").mkdir(parents=True)
@@ -96,3 +98,5 @@ def test_a_measurement_with_other_options_has_a_record_of_its_own(
     fake_bin.add("fairseq-eval-lm", stdout=SHORT.replace("29", "30"))
     assert [perplexity(run, *words)[0] for words in ([], ["--", "--context-window=8"])] == [0, 0]
     assert len(list((run / "scores").glob("*.json"))) == 2
+    (tmp_path / "data" / "text" / "test.en").write_text("A dog.\n", encoding="utf-8")
+    assert "test.en differs from the file recorded" in perplexity(run, "--", "--cpu")[2]

@@ -48,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     binarised = data.path / f"{args.split}.bin"
     if not data.is_monolingual or not binarised.is_file():
         raise ValueError(f"{shown(data.path)} has no monolingual {args.split} text")
+    data.refuse_changed((binarised.name, f"text/{args.split}.{data.languages[0]}"))
     other = None if trained_model.is_own_data(model, data.path) else data.path
     words = [args.split, model.path.stem, "perplexity", option_words(args.extra)]
     record = model.scores / f"{score_name(words, other)}.json"
