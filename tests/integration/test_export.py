@@ -16,12 +16,6 @@ BEAM = ["--beam", 3, "--max-len-b", 10, "--cpu"]
 EVERY = ["--required-batch-size-multiple", 1]  # stock fairseq would skip the last sentences
 
 
-def hypotheses(printed: str) -> dict[int, tuple[float, str]]:
-    """Return each sentence's score and words from fairseq-generate's output."""
-    lines = re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", printed, re.MULTILINE)
-    return {int(number): (float(score), words) for number, score, words in lines}
-
-
 def test_stock_fairseq_translates_like_the_plugin(
     tiny_data: Path, tmp_path: Path, run_command: RunCommand
 ) -> None:
@@ -37,7 +31,8 @@ def test_stock_fairseq_translates_like_the_plugin(
         command = ["fairseq-generate", tiny_data, *BEAM, *EVERY, *words]
         process = run_command(*command, cwd=tmp_path)
         assert process.returncode == 0, process.stderr
-        results.append(hypotheses(process.stdout))
+        lines = re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", process.stdout, re.MULTILINE)
+        results.append({int(number): (float(score), text) for number, score, text in lines})
     ours, stock = results
     assert sorted(ours) == sorted(stock) == list(range(12))
     for number, (score, words) in ours.items():

@@ -157,19 +157,14 @@ def test_a_resumed_model_keeps_omega_and_is_not_profiled_again(
     assert omegas(resumed) == omegas(model)
 
 
-def half_precision(model: Any, lr: float) -> FP16Optimizer:
-    """Return fairseq's optimiser for --bf16, which copies the weights to fp32 now."""
-    common = Namespace(bf16=True, fp16_scale_window=4)
-    sgd = Namespace(optimizer="sgd", lr=[lr], momentum=0.0, weight_decay=0.0)
-    cfg = Namespace(common=common, optimizer=sgd)
-    return FP16Optimizer.build_optimizer(cfg, list(model.parameters()))
-
-
 def test_a_half_precision_optimiser_updates_omega_from_its_profiled_value(
     model: Any, batch: Batch
 ) -> None:
     model.bfloat16()
-    optimiser = half_precision(model, lr=1.0)
+    common = Namespace(bf16=True, fp16_scale_window=4)
+    sgd = Namespace(optimizer="sgd", lr=[1.0], momentum=0.0, weight_decay=0.0)
+    cfg = Namespace(common=common, optimizer=sgd)
+    optimiser = FP16Optimizer.build_optimizer(cfg, list(model.parameters()))  # copies the weights
     optimiser.backward(loss_of(model, batch))
     profiled = [residual.offset.item() for residual in residuals(model.decoder)]
     assert profiled[-1] > 0.2

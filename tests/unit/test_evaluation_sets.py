@@ -71,18 +71,6 @@ def test_ted_is_detokenised_and_pairs_contain_the_common_rows(tmp_path: Path) ->
     assert text(out, "ted28.en-zh.zh") == ["谢谢你。", "很好"]
 
 
-def sacrebleu_cache(folder: Path, name: str, sides: dict[str, tuple[list[str], list[str]]]) -> str:
-    """Write SACREBLEU/NAME/NAME.en-de.{src,ref,...}, as sacreBLEU unpacks a test set."""
-    top = folder / name
-    top.mkdir(parents=True)
-    for pair, (source, reference) in sides.items():
-        for field in sacrebleu.DATASETS[name].fieldnames(pair):
-            lines = {"src": source, "ref": reference}.get(field.split(":")[0], ["x"] * len(source))
-            path = top / f"{name}.{pair}.{field.replace(':', '-')}"
-            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return str(top)
-
-
 def test_wmt_is_read_from_sacrebleus_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,8 +81,15 @@ def test_wmt_is_read_from_sacrebleus_folder(
         "wmt19": {"en-zh": (en, zh), "zh-en": (["好。"], ["Yes."])},
     }
     for name, sides in cache.items():
-        place = sacrebleu_cache(tmp_path / "sacrebleu", name, sides)
-        monkeypatch.setattr(sacrebleu.DATASETS[name], "_outdir", place)
+        top = tmp_path / "sacrebleu" / name  # as sacreBLEU unpacks a test set
+        top.mkdir(parents=True)
+        for pair, (source, reference) in sides.items():
+            for field in sacrebleu.DATASETS[name].fieldnames(pair):
+                text_of = {"src": source, "ref": reference}
+                content = text_of.get(field.split(":")[0], ["x"] * len(source))
+                path = top / f"{name}.{pair}.{field.replace(':', '-')}"
+                path.write_text("".join(f"{line}\n" for line in content), encoding="utf-8")
+        monkeypatch.setattr(sacrebleu.DATASETS[name], "_outdir", str(top))
     lines = make("wmt10", None, tmp_path / "out", model=["zh", "en", "fr"])
     assert lines == {"en-fr": 3, "fr-en": 3, "en-zh": 3, "zh-en": 1}
     out = tmp_path / "out"

@@ -151,14 +151,6 @@ def test_a_cell_with_a_checkpoint_is_trained_even_if_its_log_is_empty(rig: Rig) 
         sweep.refuse_changes(rig.folder, rig.cells("crash", "lr=9e-3"))
 
 
-def wait_for(file: Path) -> int:
-    limit = time.monotonic() + 30
-    while not (file.is_file() and file.read_text(encoding="utf-8")):
-        assert time.monotonic() < limit
-        time.sleep(0.02)
-    return int(file.read_text(encoding="utf-8"))
-
-
 def is_running(process: int) -> bool:
     try:
         state = (
@@ -181,7 +173,11 @@ def test_a_stopped_sweep_leaves_no_process_and_resumes(rig: Rig, number: int) ->
     words = [sys.executable, "-c", code, *files]
     environment = os.environ | {"PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
-    running = wait_for(rig.folder / "slow" / "began")
+    began, limit = rig.folder / "slow" / "began", time.monotonic() + 30
+    while not (began.is_file() and began.read_text(encoding="utf-8")):
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    running = int(began.read_text(encoding="utf-8"))
     process.send_signal(number)
     assert process.wait(timeout=30) != 0
     limit = time.monotonic() + 10
