@@ -38,12 +38,12 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Add `path` to any OSError that lacks a file name, as it does when the disk is full."""
+def naming(path: Path, part: Path | None = None) -> Iterator[None]:
+    """Add `path` to any OSError on `part` or without a file name, as when the disk is full."""
     try:
         yield
     except OSError as error:
-        if error.filename is None and error.errno is not None:
+        if error.errno is not None and error.filename in (None, part and str(part)):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
@@ -60,7 +60,7 @@ def whole(path: Path) -> Iterator[Path]:
     if path.exists() and not path.is_file():  # a folder, or a device such as /dev/null
         raise OSError(errno.EINVAL, "Not a regular file", str(path))
     try:
-        with naming(path):
+        with naming(path, part):
             yield part
             put_in_place(part, path)
     finally:

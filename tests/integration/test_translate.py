@@ -144,7 +144,7 @@ def test_a_damaged_export_is_refused(
         (["/no/model", "/nowhere"], "there is no text file /nowhere"),
         (["/no/model", "/"], "there is no text file /"),
         (["RUN", "TEXT", "--tgt=fr"], "--tgt fr: the model translates de-en"),
-        (["RUN", "TEXT", "--out=/nowhere/out"], "/nowhere/.out."),
+        (["RUN", "TEXT", "--out=/nowhere/out"], "'/nowhere/out'"),
         (["/no/model", "TEXT", "--out=/tmp"], "Not a regular file: '/tmp'"),
         (["RUN", "TEXT", "--beam=0"], "--beam: '0' is not a positive integer"),
         (["RUN", "TEXT", "--lenpen=nan"], "--lenpen: nan is not finite"),
