@@ -126,19 +126,25 @@ def find_data(model: TrainedModel, path: Path | None, spm: str | None = None) ->
         data = recorded_config(model.run).data or ROOT
     else:
         data = _data_of_checkpoint(model)
-    task = task_options(model.sources[-1])
-    languages = {key: str(task.get(f"{key}_lang") or "") for key in ("source", "target")}
     if spm is not None:
         if (data / "corpus.json").is_file():
             raise ValueError(f"{shown(data)} records its subword model; leave --spm out")
-        return BareFolder(data, languages, spm=None if spm == "none" else Path(spm))
+        return BareFolder(data, _languages_of(model), spm=None if spm == "none" else Path(spm))
     folder = DataFolder.open(data)
-    if {*languages.values()} == {*folder.languages}:  # training in the other direction is possible
-        folder = dataclasses.replace(folder, record=folder.record | languages)
+    if not (folder.is_multilingual or folder.is_monolingual):
+        languages = _languages_of(model)  # training in the other direction is possible
+        if {*languages.values()} == {*folder.languages}:
+            folder = dataclasses.replace(folder, record=folder.record | languages)
     folder.refuse_changed(folder.model_files())
     if model.run is not None:
         refuse_other_vocabulary(model.run, folder.path)
     return folder
+
+
+def _languages_of(model: TrainedModel) -> dict[str, str]:
+    """Return the source and the target language that a checkpoint's task names."""
+    task = task_options(model.sources[-1])
+    return {key: str(task.get(f"{key}_lang") or "") for key in ("source", "target")}
 
 
 def _recorded_data(run: Path) -> dict[str, Any]:
