@@ -97,6 +97,7 @@ def apply() -> None:
     find_not_finite_modules()
     end_epochs_under_another_update_freq()
     copy_checkpoints_whole()
+    keep_best_after_nan()
     check_checkpoints()
     evaluate_only_literals()
     quote_file_names()
@@ -251,6 +252,17 @@ def copy_checkpoints_whole() -> None:
         return True
 
     PathManager.copy = copy
+
+
+def keep_best_after_nan() -> None:
+    """Make fairseq ignore a validation loss of NaN when it selects checkpoint_best.pt.
+
+    After a loss of NaN, fairseq would take the next checkpoint for the best, even if it is worse.
+    """
+
+    @wrap(fairseq.checkpoint_utils, "save_checkpoint")
+    def save_checkpoint(save: Any, cfg: Any, trainer: Any, epoch_itr: Any, loss: Any) -> Any:
+        return save(cfg, trainer, epoch_itr, None if loss is None or math.isnan(loss) else loss)
 
 
 def check_checkpoints() -> None:

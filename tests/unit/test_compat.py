@@ -3,6 +3,7 @@
 import argparse
 import collections
 import importlib.metadata
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 import torch.multiprocessing
+from fairseq import checkpoint_utils
 from fairseq.data import Dictionary, LanguagePairDataset, TokenBlockDataset
+from fairseq.dataclass.configs import CheckpointConfig
 
 from fairseq_deepnet import compat
 
@@ -113,3 +116,14 @@ def test_sentences_are_padded_to_the_lengths_of_their_buckets() -> None:
 
 def test_attention_never_uses_cudnn() -> None:
     assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_a_worse_checkpoint_after_a_loss_of_nan_is_not_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    save = checkpoint_utils.save_checkpoint
+    monkeypatch.setattr(save, "best", 3.0, raising=False)
+    cfg = CheckpointConfig(no_save=True)
+    for loss in (math.nan, 4.0):
+        save(cfg, SimpleNamespace(data_parallel_rank=1), None, loss)
+    assert save.best == 3.0
