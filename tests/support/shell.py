@@ -6,6 +6,8 @@ import os
 import shlex
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.warm import commands
@@ -17,6 +19,14 @@ def commands_path() -> str:
     """Return a PATH that begins with quick stand-ins for commands (see warm.py)."""
     real = [str(Path(sys.executable).parent), os.environ["PATH"]]
     return os.pathsep.join(real if os.environ.get("WARM") == "0" else [str(commands()), *real])
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait until a condition holds; fail if it does not hold in time."""
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "the condition never held"
+        time.sleep(0.02)
 
 
 class FakeBin:

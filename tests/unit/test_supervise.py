@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fairseq_deepnet import ended
 from fairseq_deepnet.ended import DIVERGED, INTERRUPTED, PREEMPTED, UNSAVED
 from fairseq_deepnet.tools.training import train
 from fairseq_deepnet.tools.training.launch import Plan
-from tests.support.shell import ROOT, FakeBin
+from tests.support.shell import ROOT, FakeBin, wait_until
 
 # these plans replace settle.plan_run, and leave less time to end than real runs have
 START = """
@@ -44,13 +44,6 @@ sys.exit(status)
 """
 WAIT = "for i in $(seq 600); do sleep 0.1; done"
 DONE = "2026-01-02 03:04:05 | INFO | fairseq_cli.train | done training in 3.0 seconds"
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "the condition never held"
-        time.sleep(0.02)
 
 
 class Work:

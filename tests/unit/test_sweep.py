@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from fairseq_deepnet.experiments.grid import Cell, check, expand, load_sweep, ov
 from fairseq_deepnet.experiments.results import Status, read_json
 from fairseq_deepnet.tools.devices import threads_of
 from tests.support.cells import write_config, write_log, write_score
+from tests.support.shell import wait_until
 
 CHILD = """
 import json, os, signal, subprocess, sys, time
@@ -152,13 +153,9 @@ def test_a_cell_with_a_checkpoint_is_trained_even_if_its_log_is_empty(rig: Rig) 
 
 
 def is_running(process: int) -> bool:
-    try:
-        state = (
-            Path(f"/proc/{process}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()[0]
-        )
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return "State:\tZ" not in Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -173,17 +170,12 @@ def test_a_stopped_sweep_leaves_no_process_and_resumes(rig: Rig, number: int) ->
     words = [sys.executable, "-c", code, *files]
     environment = os.environ | {"PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
-    began, limit = rig.folder / "slow" / "began", time.monotonic() + 30
-    while not (began.is_file() and began.read_text(encoding="utf-8")):
-        assert time.monotonic() < limit
-        time.sleep(0.02)
+    began = rig.folder / "slow" / "began"
+    wait_until(lambda: began.is_file() and bool(began.read_text(encoding="utf-8")))
     running = int(began.read_text(encoding="utf-8"))
     process.send_signal(number)
     assert process.wait(timeout=30) != 0
-    limit = time.monotonic() + 10
-    while is_running(running) and time.monotonic() < limit:
-        time.sleep(0.05)
-    assert not is_running(running)
+    wait_until(lambda: not is_running(running))
     assert sweep.status_of(rig.folder / "slow") is Status.UNFINISHED
     assert rig.run("slow") == ["done"]
 
