@@ -149,7 +149,7 @@ class Run:
         shape = [options.get(f"encoder-{name}") for name in names]
         file = self.folder / ENVIRONMENT
         facts = read_record(file) if file.is_file() else {}
-        tokens = facts.get("tokens")  # of all processes
+        tokens, git = facts.get("tokens"), facts.get("git")  # tokens of all processes
         data, texts = self.config.recipe.get("data"), facts.get("data", {}).get("text_sha256")
         target = self.config.recipe.get("global-batch-tokens")
         if tokens is None and (batch := launch.choose_batch(options, target, devices=1)):
@@ -177,6 +177,7 @@ class Run:
             "shape": None if None in shape else "/".join(map(str, shape)),
             "tokens": tokens,
             "data": f"{data} (text {short_digest(str(sorted(texts.items())))})" if texts else data,
+            "code": git and re.sub("([0-9a-f]{7})[0-9a-f]{33}", r"commit \1", git),
             "status": self.status.value,
             "reason": self.reason,
             "updates": self.updates,

@@ -28,7 +28,7 @@ _PAPERS_LAWS: Final = {"fig6": ("deepnorm", "layers per side"), "fig8": ("averag
 """Published figure -> line to which the law of depth is fitted, and the unit of depth."""
 MEASURES: Final = {
     "bleu": "BLEU, with the signature below",
-    "valid_loss": "last validation loss, label-smoothed, bits per token",
+    "valid_loss": "validation loss (the last, unless by update), label-smoothed, bits per token",
     "valid_nll": "last validation loss, nll in bits per token",
     "train_nll": "mean of the last 5 training losses, nll in bits per token",
     "seconds_per_update": "median over the log",
@@ -135,7 +135,8 @@ def build(
     Raises:
         ValueError: if two runs of an entry have the same seed.
     """
-    runs = runs.reindex(columns=runs.columns.union([row, column])).dropna(subset=[row, column])
+    columns = runs.columns.union([row, column, "code"])  # older files have no "code"
+    runs = runs.reindex(columns=columns).dropna(subset=[row, column])
     if runs.empty:
         return []
     published = paper.table(name) if is_published else None
@@ -205,11 +206,9 @@ def _list_other_scores(runs: pd.DataFrame) -> list[str]:
 
 def describe_settings(runs: pd.DataFrame) -> str:
     """Return text that lists, for each setting, all values that occur in `runs`."""
-    texts = []
-    for name in ("shape", "max-update", "tokens", "lr", "warmup-updates", "data", "seed"):
-        if values := sorted({paper.key(value) for value in runs[name].dropna()}):
-            texts.append(f"{name} {', '.join(paper.ordered(values))}")
-    return "; ".join(texts)
+    names = ("shape", "max-update", "tokens", "lr", "warmup-updates", "data", "seed", "code")
+    values = {name: sorted({paper.key(value) for value in runs[name].dropna()}) for name in names}
+    return "; ".join(f"{name} {', '.join(paper.ordered(v))}" for name, v in values.items() if v)
 
 
 def _list_failures(runs: pd.DataFrame) -> list[str]:

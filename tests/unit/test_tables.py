@@ -122,6 +122,7 @@ def test_figure_7_reads_validation_losses_at_the_paper_s_updates(tmp_path: Path)
     ]
     write_cell(tmp_path, "lr1.5e-3", "fig7", {}, places=both, losses=losses)
     write_cell(tmp_path, "width512", "fig7", {"width": "512"}, panel="width", losses={2: 9.75})
+    assert "valid_loss: validation loss (the last, unless by update)," in text_of(tmp_path)
     rows = rows_of(tmp_path)
     assert entry(rows, "1.5e-3", "5000") == ("4.3", "4.14", "0.16", "done")
     assert entry(rows, "1.5e-3", "30000") == ("3.9", "3.89", "0.01", "done")
@@ -206,14 +207,16 @@ def test_scores_from_outside_the_sweep_are_reported_but_not_included(tmp_path: P
     assert "31.25" not in text
 
 
-def test_notes_distinguish_texts_at_the_same_path(tmp_path: Path) -> None:
+def test_notes_distinguish_revisions_and_texts_at_the_same_path(tmp_path: Path) -> None:
     for seed, digest in ((1, "a"), (2, "b")):
         run = cell(tmp_path, "deepnorm", 6, 7.0, seed=seed, bleu=20.0)
         write_score(run, 20.0, request={"texts": [digest]})
-        write_json(run / "environment.json", {"data": {"text_sha256": {"train.en": digest}}})
+        facts = {"data": {"text_sha256": {"train.en": digest}}, "git": f"{digest * 40}+changes"}
+        write_json(run / "environment.json", facts)
     text = text_of(tmp_path)
     assert set(re.findall(r"test set \(text (\w+)\)", text)) == {"ca978112", "3e23e816"}
     assert len(set(re.findall(r"data/none \(text (\w+)\)", text))) == 2
+    assert "; code commit aaaaaaa+changes, commit bbbbbbb+changes\n" in text
 
 
 def test_parameters_are_those_of_the_last_attempt(tmp_path: Path) -> None:
