@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.experiments.results import RESULT, fallbacks_of, find_runs, read_json
+from fairseq_deepnet.experiments.results import RESULT, Status, fallbacks_of, find_runs, read_json
 from fairseq_deepnet.files import ROOT, shown
 from fairseq_deepnet.stock_names import MAY_DIFFER, in_stock_names
 from fairseq_deepnet.tools import configs
@@ -103,7 +103,9 @@ def compare(folders: Sequence[Path], score: str | None = None) -> tuple[pd.DataF
             notes.append(f"{shown(path)} has no such score")
         else:
             runs.append(scored)
-            if note := fallbacks_of(path):
+            result = read_json(path / RESULT)
+            diverged = f" {result['reason']}" if result.get("status") == Status.DIVERGED else ""
+            if note := diverged + fallbacks_of(path):
                 notes.append(f"{shown(path)}{note}")
     for run in runs[1:]:
         if run.references != runs[0].references:
@@ -120,11 +122,10 @@ def compare(folders: Sequence[Path], score: str | None = None) -> tuple[pd.DataF
     if len(systems) < 2:
         need = "--significance needs two scored systems that differ in more than seeds"
         raise ValueError("; ".join([need, *notes[len(NOTES) :]]))
-    first = runs[0]
     seeds = sorted(set.intersection(*map(set, systems.values())))
     if not seeds:
         raise ValueError("--significance: the systems have no seed in common")
-    signature = dict(part.split(":", 1) for part in first.record["bleu_signature"].split("|"))
+    signature = dict(part.split(":", 1) for part in runs[0].record["bleu_signature"].split("|"))
     tokenizer = scoring.check_tokenizer(signature.get("tok", "13a"))
     bleu = BLEU(tokenize=tokenizer, lowercase=signature.get("case") == "lc")
     paths = [next(iter(runs.values())).folder for runs in systems.values()]
@@ -135,11 +136,10 @@ def compare(folders: Sequence[Path], score: str | None = None) -> tuple[pd.DataF
     for name, by_seed in zip(names, systems.values(), strict=True):
         hypotheses = [by_seed[seed].hypotheses for seed in seeds]
         texts.append((name, list(zip(*hypotheses, strict=True))))
-        scores.append([bleu.corpus_score(text, [first.references]).score for text in hypotheses])
+        scores.append([bleu.corpus_score(text, [runs[0].references]).score for text in hypotheses])
         for seed, value in zip(seeds, scores[-1], strict=True):
             if abs(value - by_seed[seed].record["bleu"]) >= 0.01:
-                folder = by_seed[seed].folder
-                raise ValueError(f"{folder}: texts have changed since they were scored")
+                raise ValueError(f"{by_seed[seed].folder}: texts changed since they were scored")
     frame = pd.DataFrame({"system": names, "bleu": list(map(statistics.fmean, scores))})
     frame["deviation"] = [statistics.stdev(s) if len(s) > 1 else None for s in scores]
     frame["difference"] = [None, *(frame["bleu"][1:] - frame["bleu"][0])]
@@ -147,7 +147,7 @@ def compare(folders: Sequence[Path], score: str | None = None) -> tuple[pd.DataF
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)  # it logs every step
     for test, kind in TESTS.items():
         metric: Any = {"BLEU": MeanOfSeeds(bleu)}
-        signatures, tested = PairedTest(texts, metric, [first.references], kind, 0)()
+        signatures, tested = PairedTest(texts, metric, [runs[0].references], kind, 0)()
         results: list[Any] = tested["BLEU"]
         # sacreBLEU counts resamples that exceed the difference. Equal systems have none, and
         # would get a p near 0.

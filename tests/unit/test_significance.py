@@ -104,6 +104,8 @@ def test_seeds_of_a_system_are_tested_together(tmp_path: Path) -> None:
             write_run(tmp_path / f"{name}.{seed}", hypotheses, seed=seed, **same)
     history = {"history": [{"change": "lr*0.5", "from_update": 100}]}
     (tmp_path / "a.2" / "fallback.json").write_text(json.dumps(history), encoding="utf-8")
+    result = {"status": "diverged", "reason": "diverged: the loss rose"}  # but it has a score
+    (tmp_path / "b.1" / "result.json").write_text(json.dumps(result), encoding="utf-8")
     write_config(tmp_path / "diverged", arch="d")
     frame, notes = compare([tmp_path])
     assert f"{tmp_path}/diverged has no such score" in notes
@@ -112,6 +114,7 @@ def test_seeds_of_a_system_are_tested_together(tmp_path: Path) -> None:
     assert frame["deviation"][0] == pytest.approx(abs(first[0] - first[1]) / 2**0.5, abs=1e-3)
     assert "seeds: 1, 2" in notes  # no other run has seed 3
     assert f"{tmp_path}/a.2; trained with the fallbacks lr*0.5" in notes
+    assert f"{tmp_path}/b.1 diverged: the loss rose" in notes
 
 
 def test_scores_that_do_not_match_are_refused(tmp_path: Path) -> None:
@@ -126,7 +129,7 @@ def test_scores_that_do_not_match_are_refused(tmp_path: Path) -> None:
         compare([run, again])
     other = write_run(tmp_path / "c", spoilt(3))
     write_lines(run / "scores" / f"{NAME}.txt", spoilt(5))
-    with pytest.raises(ValueError, match="texts have changed since they were scored"):
+    with pytest.raises(ValueError, match="texts changed since they were scored"):
         compare([run, other])
     write_lines(run / "scores" / f"{NAME}.txt", spoilt(2)[1:])
     with pytest.raises(ValueError, match="different numbers of lines"):
