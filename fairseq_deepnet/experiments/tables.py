@@ -28,7 +28,7 @@ _PAPERS_LAWS: Final = {"fig6": ("deepnorm", "layers per side"), "fig8": ("averag
 """Published figure -> line to which the law of depth is fitted, and the unit of depth."""
 MEASURES: Final = {
     "bleu": "BLEU, with the signature below",
-    "valid_loss": "validation loss (the last, unless by update), label-smoothed, bits per token",
+    "valid_loss": "validation loss (last, or at the update shown), label-smoothed, bits per token",
     "valid_nll": "last validation loss, nll in bits per token",
     "train_nll": "mean of the last 5 training losses, nll in bits per token",
     "seconds_per_update": "median over the log",

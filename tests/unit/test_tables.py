@@ -122,7 +122,7 @@ def test_figure_7_reads_validation_losses_at_the_paper_s_updates(tmp_path: Path)
     ]
     write_cell(tmp_path, "lr1.5e-3", "fig7", {}, places=both, losses=losses)
     write_cell(tmp_path, "width512", "fig7", {"width": "512"}, panel="width", losses={2: 9.75})
-    assert "valid_loss: validation loss (the last, unless by update)," in text_of(tmp_path)
+    assert "valid_loss: validation loss (last, or at the update shown)," in text_of(tmp_path)
     rows = rows_of(tmp_path)
     assert entry(rows, "1.5e-3", "5000") == ("4.3", "4.14", "0.16", "done")
     assert entry(rows, "1.5e-3", "30000") == ("3.9", "3.89", "0.01", "done")
