@@ -29,7 +29,7 @@ from fairseq_deepnet.tools.configs import Config
 from fairseq_deepnet.tools.corpora.binarise import unigram_nll
 from fairseq_deepnet.tools.evaluation.scoring import TOKENISED
 from fairseq_deepnet.tools.plotting.runs import LOG, Points, read_metrics
-from fairseq_deepnet.tools.scores import Score, decoding, read_score, read_scores
+from fairseq_deepnet.tools.scores import Score, read_score, read_scores
 from fairseq_deepnet.tools.training import fallbacks, launch
 
 if TYPE_CHECKING:
@@ -205,16 +205,8 @@ def _of_score(score: Score | None, updates: int) -> dict[str, Any]:
     names = (*metrics, *means, *(f"{name}_signature" for name in metrics), "scored")
     if score is None:
         return dict.fromkeys(names)
-    facts = score.facts
-    how = f"{score.of}, {int(facts.get('lines') or 0):,} sentences"
-    if "directions" in facts:
-        how += f" in {facts['directions']} directions"
-        if (expected := facts.get("expected") or facts["directions"]) != facts["directions"]:
-            how += f" of {expected}, INCOMPLETE"
-        how += " (BLEU: mean over the trained ones, if any)"
-    how += f", {decoding(facts)}, {int(facts.get('updates') or updates):,} updates"
-    signatures = {f"{name}_signature": text for name, text in score.signatures.items()}
-    columns = score.values | signatures | {"bleu": score.headline, "scored": how}
+    columns = score.values | {"bleu": score.headline, "scored": score.how(updates)}
+    columns |= {f"{name}_signature": text for name, text in score.signatures.items()}
     return {name: columns.get(name) for name in names}
 
 

@@ -63,6 +63,16 @@ class Score:
         """sacreBLEU's BLEU, or its mean over the trained directions, or else the zero-shot ones."""
         return next(self.values[k] for k in ("average", "bleu", "zero-shot") if k in self.values)
 
+    def how(self, updates: int = 0) -> str:
+        """Describe the text, the decoding and the updates, by default `updates`."""
+        facts = self.facts
+        how = f"{self.of}, {int(facts.get('lines') or 0):,} sentences"
+        if "directions" in facts:
+            how += f" in {facts['directions']} directions"
+            how += f" of {facts['expected']}, INCOMPLETE" if facts.get("missing") else ""
+            how += " (BLEU: mean over the trained ones, if any)"
+        return f"{how}, {decoding(facts)}, {int(facts.get('updates') or updates):,} updates"
+
 
 def score_name(words: Sequence[str], text: Path | None = None) -> str:
     """Return the name of a score, which describes how the text was translated.

@@ -80,15 +80,20 @@ def test_transformers_gives_the_same_log_probabilities(
     assert f" {trained:,} parameters" in (folder / "README.md").read_text(encoding="utf-8")
 
 
-def test_learned_positions_limit_the_length(tmp_path: Path, data: Path) -> None:
+def test_learned_positions_limit_the_length_in_float32(tmp_path: Path, data: Path) -> None:
     options = {"encoder_learned_pos": True, "decoder_learned_pos": True}
     lengths = {"max_source_positions": 12, "max_target_positions": 40}
     make_trained_run(tmp_path / "run", data, **options, **lengths)
+    source = tmp_path / "run" / "checkpoints" / "checkpoint_best.pt"
+    state = load_checkpoint(source)
+    state["model"] = {name: tensor.bfloat16() for name, tensor in state["model"].items()}
+    save_checkpoint(state, source)
     assert export(tmp_path / "run") == 0
     tokenizer, model = load(tmp_path / "run" / "export" / "huggingface")
     # both sides have tables of the same length
     assert tokenizer.model_max_length == model.config.max_position_embeddings == 12
     assert model.generation_config.max_length <= 12 + 1
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
 def test_dictionaries_and_subwords_of_two_languages_stay_apart(tmp_path: Path) -> None:
@@ -147,11 +152,13 @@ def test_the_model_card_contains_the_record_of_the_run(tmp_path: Path, data: Pat
     with (run / "config.yaml").open("a", encoding="utf-8") as file:
         file.write("  global-batch-tokens: 4096\nlr: 5e-4\n")
     request = {"checkpoints": [fingerprint(run / "checkpoints" / "checkpoint_best.pt")]}
-    other = {"checkpoints": [{"bytes": 1, "sha256": "of another checkpoint"}]}
     score = {"bleu": 31.234, "bleu_signature": "nrefs:1|tok:13a", "chrf": 55.5, "request": request}
+    score |= {"split": "test", "lines": 1000, "beam": 5, "lenpen": 0.6, "updates": 7}
+    part = {"average": 9.0, "directions": 1, "expected": 2, "missing": ["en-de"]}
     scores = {
+        "test.checkpoint_best.beam4": score | part,
         "test.checkpoint_best.beam5": score,
-        "test.checkpoint_last.beam5": {**score, "bleu": 1, "request": other},
+        "test.checkpoint_last.beam5": {**score, "bleu": 1, "request": {"checkpoints": [1]}},
         "text.news-1a2b.test.checkpoint_best.beam5": {**score, "bleu": 4},
     }
     (run / "scores").mkdir()
@@ -164,12 +171,14 @@ def test_the_model_card_contains_the_record_of_the_run(tmp_path: Path, data: Pat
     for line in (
         "# German to English, deepnorm 3L-2L",
         "add a line `license:` to the metadata above.",
-        "- test.checkpoint_best.beam5: BLEU 31.23, chrF 55.50; bleu: `nrefs:1|tok:13a`\n",
+        "- test.checkpoint_best.beam5: BLEU 31.23, chrF 55.50; test set, 1,000 sentences, beam 5,"
+        " lenpen 0.6, 7 updates; bleu: `nrefs:1|tok:13a`\n",
+        "BLEU 9.00, chrF 55.50; test set, 1,000 sentences in 1 directions of 2, INCOMPLETE (",
         "| lr | 5e-4 |",
         "| tokens per batch | 4096 |",
     ):
         assert line in text
-    assert text.count(": BLEU") == 1
+    assert text.count(": BLEU") == 2
     head = huggingface_hub.ModelCard(text).data
     assert (head.language, head.library_name) == (["de", "en"], "transformers")
     results = {result.metric_type: result.metric_value for result in head.eval_results}
@@ -200,14 +209,3 @@ def test_a_model_that_transformers_cannot_compute_is_refused_with_the_reason(
     assert export(tmp_path / "run") == 2
     assert message in capsys.readouterr().err
     assert not list((tmp_path / "run").glob("export/*"))
-
-
-def test_a_half_precision_checkpoint_is_written_in_float32(tmp_path: Path, data: Path) -> None:
-    make_trained_run(tmp_path / "run", data)
-    source = tmp_path / "run" / "checkpoints" / "checkpoint_best.pt"
-    state = load_checkpoint(source)
-    state["model"] = {name: tensor.bfloat16() for name, tensor in state["model"].items()}
-    save_checkpoint(state, source)
-    assert export(tmp_path / "run") == 0
-    _, model = load(tmp_path / "run" / "export" / "huggingface")
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}

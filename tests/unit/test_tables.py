@@ -142,7 +142,7 @@ def test_table_2_shows_averages_and_figure_8_fits_the_law(tmp_path: Path) -> Non
         (run / name).mkdir(parents=True)
         summary = {"x-en": 28.0 + shift, "en-x": 22.0 + shift, "average": 25.0 + shift}
         summary |= {"directions": 5, "expected": 6, "lines": 2500, "beam": 5, "lenpen": 1.0}
-        summary["split"] = "test"
+        summary |= {"split": "test", "missing": ["en-cs"]}
         (run / name / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     rows = rows_of(tmp_path)
     assert entry(rows, "12", "x-en", "table2") == ("28", "", "", "done")

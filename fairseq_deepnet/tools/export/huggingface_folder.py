@@ -222,6 +222,8 @@ def scores_of(model: TrainedModel) -> list[dict[str, Any]]:
     return [
         {
             "name": score.name,
+            "how": score.how(),
+            "missing": score.facts.get("missing"),
             "bleu": score.headline,
             "chrf": score.values.get("chrf"),
             "signatures": score.signatures,
@@ -254,7 +256,7 @@ def model_card(
     training: dict[str, Any] = {
         "data": data.path.name,
         "updates": f"{record['num_updates']:,}",
-        "mean of": ", ".join(model.averaged or ()),
+        "mean of": ", ".join(record["averaged"] or ()),
     }
     if model.run is not None:
         config = recorded_config(model.run)
@@ -268,7 +270,7 @@ def model_card(
             metric_type=metric,
             metric_value=round(score[metric], 2),
         )
-        for score in scores[:1]  # the score that the hub shows
+        for score in [score for score in scores if not score["missing"]][:1]  # shown by the hub
         for metric in ("bleu", "chrf")
         if score[metric] is not None
     ]
