@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import fnmatch
 import os
 import re
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +34,9 @@ VOCABULARY_FILES: Final = {
 """Files that map a model's indices to words, by the key of their digests in environment.json."""
 
 # Options for the language tokens of a multilingual model; inference needs the training values.
-_TOKEN_OPTIONS: Final = ("encoder-langtok", "decoder-langtok", "lang-tok-style")
+_TOKEN_OPTIONS: Final = (
+    *("encoder-langtok", "decoder-langtok", "lang-tok-style", "lang-tok-replacing-bos-eos"),
+)
 _SHAPES_THE_MODEL: Final = re.compile(
     r"arch|activation_fn|dictionary_record|layernorm_embedding|no_(scale|token|cross|decoder)_.*"
     r"|residual_.*|(encoder|decoder|share)_(?!layerdrop).*"
@@ -50,11 +54,6 @@ class TrainedModel:
     path: Path
     run: Path | None
     sources: list[Path]
-
-    @property
-    def averaged(self) -> list[str] | None:
-        """Names of the averaged checkpoints, or None for a single checkpoint."""
-        return [path.name for path in self.sources] if len(self.sources) > 1 else None
 
     @property
     def scores(self) -> Path:
@@ -135,7 +134,9 @@ def find_data(model: TrainedModel, path: Path | None, spm: str | None = None) ->
         languages = _languages_of(model)  # training in the other direction is possible
         if {*languages.values()} == {*folder.languages}:
             folder = dataclasses.replace(folder, record=folder.record | languages)
-    folder.refuse_changed(folder.model_files())
+    names = folder.record.get("files") or ()
+    for pattern in chain.from_iterable(VOCABULARY_FILES.values()):
+        folder.refuse_changed(sorted(fnmatch.filter(names, pattern)))
     if model.run is not None:
         refuse_other_vocabulary(model.run, folder.path)
     return folder
@@ -206,6 +207,8 @@ def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
     if folder.is_multilingual:
         source, target = folder.directions("train")[0]  # fairseq needs any direction
         words += ["--task", MULTILINGUAL_TASK, "--source-lang", source, "--target-lang", target]
+        if main := (task.get("langtoks") or {}).get("main"):  # also set by --langtoks
+            task |= {"encoder_langtok": main[0], "decoder_langtok": bool(main[1])}
         for name in _TOKEN_OPTIONS:
             if value := task.get(name.replace("-", "_")):
                 words.append(f"--{name}" if value is True else f"--{name}={value}")

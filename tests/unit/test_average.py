@@ -46,20 +46,15 @@ def test_the_last_checkpoints_include_checkpoint_last_if_it_is_newer(
     assert stems == [f"checkpoint_{name}" for name in names.split()]
 
 
-def test_the_mean_of_three_checkpoints(tmp_path: Path) -> None:
+def test_the_mean_of_three_checkpoints_without_overflow(tmp_path: Path) -> None:
     values = [[1.0, 2.0], [2.0, 4.0], [6.0, 0.0]]
-    paths = [write(tmp_path, i, w=torch.tensor(v)) for i, v in enumerate(values)]
-    average_checkpoints(paths, tmp_path / "a.pt")
-    assert load_checkpoint(tmp_path / "a.pt")["model"]["w"].tolist() == [3.0, 2.0]
-
-
-def test_float16_is_summed_without_overflow_and_stays_float16(tmp_path: Path) -> None:
     big = torch.tensor([60_000.0, 1.0], dtype=torch.float16)  # largest finite value: 65,504
-    paths = [write(tmp_path, 1, w=big), write(tmp_path, 2, w=big)]
+    paths = [write(tmp_path, i, w=torch.tensor(v), big=big) for i, v in enumerate(values)]
     average_checkpoints(paths, tmp_path / "a.pt")
-    weights = load_checkpoint(tmp_path / "a.pt")["model"]["w"]
-    assert weights.dtype == torch.float16
-    assert torch.equal(weights, big)
+    means = load_checkpoint(tmp_path / "a.pt")["model"]
+    assert means["w"].tolist() == [3.0, 2.0]
+    assert means["big"].dtype == torch.float16
+    assert torch.equal(means["big"], big)
 
 
 def test_the_last_checkpoints_are_sorted_by_updates_without_duplicates(

@@ -68,12 +68,15 @@ def test_data_named_by_the_user_are_relative_to_the_working_folder(
 
 
 def test_a_multilingual_model_needs_multilingual_data(run: Path, tmp_path: Path) -> None:
-    from fairseq_deepnet.tools.corpora.folder import DataFolder
-
-    folder = DataFolder.open(make_data(tmp_path / "pair"))
+    folder = trained_model.DataFolder.open(make_data(tmp_path / "pair"))
     path = run / "checkpoints" / "checkpoint_best.pt"
     with pytest.MonkeyPatch.context() as patch:
         many = {"_name": trained_model.MULTILINGUAL_TASK}
         patch.setattr(trained_model, "task_options", lambda _: many)
         with pytest.raises(ValueError, match=r"trained on many language pairs, but .* select"):
             trained_model.task_arguments(path, folder)
+        many |= {"langtoks": {"main": (None, "tgt")}, "lang_tok_replacing_bos_eos": True}
+        record = {"languages": ["de", "en"], "directions": {"train": ["de-en"]}}
+        folder = trained_model.DataFolder(tmp_path, {**record, "lines": {"train": {"de-en": 4}}})
+        words = trained_model.task_arguments(path, folder)
+        assert words[-2:] == ["--decoder-langtok", "--lang-tok-replacing-bos-eos"]

@@ -20,7 +20,7 @@ from fairseq_deepnet.tools.evaluation.directions import Job, finish, translate_a
 from fairseq_deepnet.tools.evaluation.evaluate import find_texts
 from fairseq_deepnet.tools.evaluation.scoring import score
 from fairseq_deepnet.tools.scores import read_scores
-from fairseq_deepnet.tools.trained_model import choose_model, find_data
+from fairseq_deepnet.tools.trained_model import average_checkpoints, choose_model, find_data
 from fairseq_deepnet.tools.translation.engines import Engine
 from tests.support.evaluation import Dictionary, work_here
 from tests.support.runs import SENTENCES, TRANSLATIONS, make_checkpoint, make_run
@@ -115,14 +115,15 @@ def test_a_checkpoint_that_training_replaces_before_it_is_read_is_refused(
 def test_other_settings_have_other_scores_and_a_copied_run_keeps_its_scores(
     evaluate: Evaluate, engine: Dictionary, run_folder: Path, tmp_path: Path
 ) -> None:
-    older = run_folder / "checkpoints" / "checkpoint_1_10.pt"
+    paths = [run_folder / "checkpoints" / f"checkpoint_1_{n}.pt" for n in (10, 20)]
+    average_checkpoints(paths, mean := paths[0].with_name("average_2.pt"))
     assert evaluate(run_folder).returncode == 0
     assert evaluate(run_folder, "--max-len-a", "0", "--max-len-b=3").returncode == 0
-    assert evaluate(older, beam="1").returncode == 0
+    assert "average of 2 checkpoints" in evaluate(mean, beam="1").stdout
     assert "|tok:char|" in evaluate(run_folder, tokenizer="char").stdout
     names = sorted(path.stem for path in (run_folder / "scores").glob("*.json"))
     assert names == [
-        "test.checkpoint_1_10.beam1.lenpen1",
+        "test.average_2.beam1.lenpen1",
         "test.checkpoint_best.beam5.lenpen1",
         "test.checkpoint_best.beam5.lenpen1.max-len-a0.max-len-b3",
         "test.checkpoint_best.beam5.lenpen1.tok-char",

@@ -20,7 +20,7 @@ from fairseq_deepnet import compat
 from fairseq_deepnet.checkpoints import load_checkpoint
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.literals import EVALUATED, evaluate
-from fairseq_deepnet.tools.corpora.folder import DataFolder
+from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.fairseq_options import quiet
 
 CODE = "__import__('pathlib').Path('ran').touch()"
@@ -160,3 +160,5 @@ def test_a_data_folder_with_other_text_as_a_language_is_refused(
     message = "is not a language code" if isinstance(language, str) else "is damaged: 'target' is"
     with pytest.raises(ValueError, match=rf"corpus\.json.* {message}"):
         DataFolder.open(tmp_path)
+    with pytest.raises(ValueError, match="is not a direction"):  # becomes a file's name
+        Direction.parse(f"en-{language}/")

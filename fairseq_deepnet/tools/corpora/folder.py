@@ -45,10 +45,10 @@ class Direction(NamedTuple):
     @classmethod
     def parse(cls, name: str) -> Direction:
         """Parse a name such as "de-en"; raise ValueError unless it has two different languages."""
-        source, dash, target = name.partition("-")
-        if not (source and dash and target) or "-" in target or source == target:
+        codes = name.split("-")
+        if len(codes) != 2 or codes[0] == codes[1] or not all(map(_LANGUAGE.fullmatch, codes)):
             raise ValueError(f"{name!r} is not a direction such as de-en")
-        return cls(source, target)
+        return cls(*codes)
 
     @property
     def pair(self) -> str:
@@ -95,12 +95,6 @@ class DataFolder:
     def refuse_changed(self, names: Iterable[str]) -> None:
         """Raise ValueError if one of these files has changed since preprocessing."""
         refuse_changed(self.path, self.record.get("files"), names, self.path / "corpus.json")
-
-    def model_files(self) -> list[str]:
-        """Return the names of the files that a model needs (subwords, dictionaries, languages)."""
-        starts = ("bpe.codes", "dict.", "languages.txt", "spm.")
-        names = self.record.get("files") or ()
-        return sorted(n for n in names if n.startswith(starts) and not n.endswith(".vocab"))
 
     @property
     def is_multilingual(self) -> bool:

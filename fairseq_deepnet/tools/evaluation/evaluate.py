@@ -204,7 +204,7 @@ def translate(
     state = load_checkpoint(model.make())
     facts = {
         "model": shown(model.path),
-        "averaged": model.averaged,
+        "averaged": state.get("averaged"),
         "updates": num_updates(state),
         "beam": args.beam,
         "lenpen": args.lenpen,

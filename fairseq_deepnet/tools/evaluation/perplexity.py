@@ -79,7 +79,7 @@ def measure(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, task: dict[str, Any]
 ) -> dict[str, Any]:
     """Run fairseq-eval-lm, or fairseq-validate for a masked model; return the record."""
-    model.make()
+    state = load_checkpoint(model.make())
     is_masked = task["_name"] == "masked_lm"
     command = ["fairseq-validate" if is_masked else "fairseq-eval-lm", str(data.path.resolve())]
     command += ["--user-dir", str(PACKAGE), "--path", str(model.path.resolve())]
@@ -116,8 +116,8 @@ def measure(
         "perplexity": 2**bits,
         "tokens": tokens,
         "model": shown(model.path),
-        "averaged": model.averaged,
-        "updates": num_updates(load_checkpoint(model.path)),
+        "averaged": state.get("averaged"),
+        "updates": num_updates(state),
         "split": args.split,
         "lines": data.record["lines"][args.split],
         **made_now(),

@@ -98,7 +98,7 @@ def export(
     model.refuse_replaced(request["checkpoints"])
     record = {
         "checkpoint": model.path.name,
-        "averaged": model.averaged,
+        "averaged": state.get("averaged"),
         "num_updates": num_updates(state),
         "scheme": getattr(required_arguments(state), "residual_scheme", "stock"),
         "request": request,

@@ -26,8 +26,6 @@ from fairseq_deepnet.tools.export.folding import Folded, fold
 from fairseq_deepnet.tools.trained_model import TrainedModel, task_arguments
 
 OUTPUT: Final = "decoder.output_projection.weight"
-_RECORDS: Final = ("residual_record", DICTIONARY_RECORD)
-"""Model arguments in a checkpoint that are not options but records of this package."""
 _UNSUPPORTED: Final = (
     *("merge_src_tgt_embed", "adaptive_softmax_cutoff", "adaptive_input"),
     *("cross_self_attention", "no_cross_attention"),
@@ -82,7 +80,8 @@ def fold_model(state: Mapping[str, Any]) -> tuple[Folded, Namespace]:
     if model_name(args) == kind.stock:
         return Folded(dict(state["model"])), args
     folded = fold(state["model"], args, scheme_of(args, kind.sides))
-    ours = _options(kind.arch) - _options(kind.stock) | set(_RECORDS)
+    records = {"residual_record", DICTIONARY_RECORD}  # not options
+    ours = _options(kind.arch) - _options(kind.stock) | records
     shared = {name: value for name, value in vars(args).items() if name not in ours}
     names = {"arch": kind.stock, "_name": kind.stock, "user_dir": None}
     return folded, Namespace(**in_stock_names(shared) | folded.options | names)
