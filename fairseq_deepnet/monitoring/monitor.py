@@ -109,7 +109,7 @@ class Monitor(Observer):
         if update and self.probe:
             self.probe.resume()
             if self.bound and self.probe.moved:
-                logger.warning("update_bound ends here: the run began with loaded weights")
+                logger.warning("update_bound is not measured: the run began with loaded weights")
                 self.bound = None
 
     def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:

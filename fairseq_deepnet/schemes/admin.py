@@ -103,7 +103,7 @@ class ProfilingPass:
         for side, profile in profiles.items():
             if profile.omegas:
                 logger.info(
-                    "admin: the %s's omega grows from %.4g to %.4g over %d sublayers (one batch)",
+                    "admin: the %s's w grows from %.4g to %.4g over %d sublayers (one batch)",
                     *(side.value, profile.omegas[0], profile.omegas[-1], len(profile.omegas)),
                 )
 

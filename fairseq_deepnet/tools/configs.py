@@ -73,7 +73,7 @@ def find_config(name: str, folder: Path) -> Path:
         if candidate.is_file():
             return candidate
     names = ", ".join(sorted(path.stem for path in folder.glob("*.yaml"))) or "none"
-    raise FileNotFoundError(f"there is no config {name!r}; {shown(folder)}/ contains {names}")
+    raise FileNotFoundError(f"{name!r} is neither a file nor a name in {shown(folder)}/: {names}")
 
 
 def read_yaml(path: Path, what: str = "config", of: str = "option: value") -> dict[str, Any]:

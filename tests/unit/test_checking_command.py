@@ -89,7 +89,7 @@ def test_options_override_a_config(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "message"),
     [
         ([], "name a model"),
-        (["no_such_thing"], "there is no config 'no_such_thing'"),
+        (["no_such_thing"], "'no_such_thing' is neither a file nor a name in configs/"),
         (["runs/mnie"], "there is no run or checkpoint runs/mnie"),
         (["--arch", "no_such_arch"], "no_such_arch"),
         (["--arch", "deepnet_transformer", "encoder-lairs=3"], "encoder-lairs"),
