@@ -26,7 +26,6 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from ..compat import wrap
 from ..footprint.memory import unit_length
 
 LAYERS: Final = "layers"
@@ -352,21 +351,22 @@ def without_weights() -> Iterator[None]:
     Parameter objects stay the same, so tied parameters stay tied. Parameters that cannot be moved
     keep their memory.
     """
-    original = nn.Module.register_parameter
+    register, cpu = nn.Module.register_parameter, torch.Tensor.cpu
 
-    @wrap(nn.Module, "register_parameter")
-    def register_parameter(
-        register: Any, self: nn.Module, name: str, param: nn.Parameter | None
-    ) -> None:
+    def register_parameter(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
         register(self, name, param)
         if param is not None and not param.is_meta:
             with contextlib.suppress(RuntimeError):
                 _become(param, param.detach().to("meta"))
 
+    changed: Any = nn.Module, torch.Tensor
+    changed[0].register_parameter = register_parameter
+    # meta tensors have no copy on the CPU, where fairseq's init_bert_params draws weights
+    changed[1].cpu = lambda self, *args: self if self.is_meta else cpu(self, *args)
     try:
         yield
     finally:
-        nn.Module.register_parameter = original  # type: ignore[method-assign]
+        changed[0].register_parameter, changed[1].cpu = register, cpu
 
 
 def give_memory(modules: Iterable[nn.Module]) -> None:

@@ -24,7 +24,7 @@ from fairseq_deepnet.monitoring.instruments import GradientNorms
 from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.sharding.model import give_memory, units, without_weights
 from fairseq_deepnet.sharding.trainer import end_at_once, noting_errors
-from tests.support.rig import MORE, TRAIN, Rig, Task, parse
+from tests.support.rig import ARCHS, MORE, TRAIN, Rig, Task, parse
 from tests.support.sharded_process import compare, leave_group
 
 ADAM = ["--optimizer=adam", "--adam-eps=0.001", "--lr=0.01", "--clip-norm=0.5"]
@@ -305,15 +305,15 @@ def test_every_layer_is_in_one_unit_and_other_parameters_in_the_root_unit(tmp_pa
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_other_ranks_build_parameters_without_memory(scheme: str, tmp_path: Path) -> None:
-    words = ("--share-all-embeddings", f"--residual-scheme={scheme}")
-    whole = Rig(tmp_path, *words).model
-    torch.manual_seed(1)
-    state = torch.get_rng_state()
+@pytest.mark.parametrize("arch", ["deepnet_transformer", "deepnet_masked_lm"])
+def test_other_ranks_build_parameters_without_memory(
+    arch: str, scheme: str, tmp_path: Path
+) -> None:
+    words = [f"--residual-scheme={scheme}", *["--share-all-embeddings"] * (ARCHS[arch] - 1)]
+    whole = Rig(tmp_path, *words, arch=arch).model
+    state = torch.manual_seed(1).get_state()
     with without_weights():
-        empty = ARCH_MODEL_REGISTRY["deepnet_transformer"].build_model(
-            parse("deepnet_transformer", *words), Task(two_sides=True)
-        )
+        empty = ARCH_MODEL_REGISTRY[arch].build_model(parse(arch, *words), Task(ARCHS[arch] == 2))
     assert torch.equal(torch.get_rng_state(), state)
     assert nn.Linear(2, 2).weight.is_meta is False
     parameters = dict(empty.named_parameters())
