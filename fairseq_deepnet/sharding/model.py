@@ -351,7 +351,9 @@ def without_weights() -> Iterator[None]:
     Parameter objects stay the same, so tied parameters stay tied. Parameters that cannot be moved
     keep their memory.
     """
-    register, cpu = nn.Module.register_parameter, torch.Tensor.cpu
+    module: Any = nn.Module
+    tensor: Any = torch.Tensor
+    register, cpu = module.register_parameter, tensor.cpu
 
     def register_parameter(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
         register(self, name, param)
@@ -359,14 +361,13 @@ def without_weights() -> Iterator[None]:
             with contextlib.suppress(RuntimeError):
                 _become(param, param.detach().to("meta"))
 
-    changed: Any = nn.Module, torch.Tensor
-    changed[0].register_parameter = register_parameter
+    module.register_parameter = register_parameter
     # meta tensors have no copy on the CPU, where fairseq's init_bert_params draws weights
-    changed[1].cpu = lambda self, *args: self if self.is_meta else cpu(self, *args)
+    tensor.cpu = lambda self, *args: self if self.is_meta else cpu(self, *args)
     try:
         yield
     finally:
-        changed[0].register_parameter, changed[1].cpu = register, cpu
+        module.register_parameter, tensor.cpu = register, cpu
 
 
 def give_memory(modules: Iterable[nn.Module]) -> None:

@@ -68,8 +68,8 @@ class Score:
         facts = self.facts
         how = f"{self.of}, {int(facts.get('lines') or 0):,} sentences"
         if "directions" in facts:
-            how += f" in {facts['directions']} directions"
-            how += f" of {facts['expected']}, INCOMPLETE" if facts.get("missing") else ""
+            of = f" of {facts['expected']}" if facts.get("missing") else ""
+            how += f" in {facts['directions']}{of} directions{of and ', INCOMPLETE'}"
             how += " (BLEU: mean over the trained ones, if any)"
         return f"{how}, {decoding(facts)}, {int(facts.get('updates') or updates):,} updates"
 

@@ -35,7 +35,10 @@ VOCABULARY_FILES: Final = {
 
 # Options for the language tokens of a multilingual model; inference needs the training values.
 _TOKEN_OPTIONS: Final = (
-    *("encoder-langtok", "decoder-langtok", "lang-tok-style", "lang-tok-replacing-bos-eos"),
+    "encoder-langtok",
+    "decoder-langtok",
+    "lang-tok-style",
+    "lang-tok-replacing-bos-eos",
 )
 _SHAPES_THE_MODEL: Final = re.compile(
     r"arch|activation_fn|dictionary_record|layernorm_embedding|no_(scale|token|cross|decoder)_.*"

@@ -173,7 +173,7 @@ def test_the_model_card_contains_the_record_of_the_run(tmp_path: Path, data: Pat
         "add a line `license:` to the metadata above.",
         "- test.checkpoint_best.beam5: BLEU 31.23, chrF 55.50; test set, 1,000 sentences, beam 5,"
         " lenpen 0.6, 7 updates; bleu: `nrefs:1|tok:13a`\n",
-        "BLEU 9.00, chrF 55.50; test set, 1,000 sentences in 1 directions of 2, INCOMPLETE (",
+        "BLEU 9.00, chrF 55.50; test set, 1,000 sentences in 1 of 2 directions, INCOMPLETE (",
         "| lr | 5e-4 |",
         "| tokens per batch | 4096 |",
     ):

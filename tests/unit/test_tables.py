@@ -154,7 +154,7 @@ def test_table_2_shows_averages_and_figure_8_fits_the_law(tmp_path: Path) -> Non
     text = text_of(tmp_path)
     assert f"ours, average: A = {a:.2f}, B = {25 - a * math.log(12):.2f} (2 points" in text
     assert "layers): A = 1.59, B = 21.92 (5 points" in text
-    assert "2,500 sentences in 5 directions of 6, INCOMPLETE (BLEU: mean over the trained" in text
+    assert "2,500 sentences in 5 of 6 directions, INCOMPLETE (BLEU: mean over the trained" in text
     assert "read off the paper's plot" in text
 
 
