@@ -32,17 +32,12 @@ def parsed(config: configs.Config) -> Namespace:
     return fairseq_options.parse_training(["DATA", *configs.to_arguments(config.options)])
 
 
-def sides(args: Namespace) -> list[str]:
-    """Return the names of a model's stacks."""
-    return [side for side in ("encoder", "decoder") if hasattr(args, f"{side}_layers")]
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_shrunken_model_is_built_and_trained(name: str) -> None:
     config = configs.load_config(name)
     configs.check_options(config)
     args = parsed(config)
-    there = sides(args)
+    there = [side for side in ("encoder", "decoder") if hasattr(args, f"{side}_layers")]
     width = 2 * getattr(args, f"{there[0]}_attention_heads")
     for side in there:
         vars(args).update({f"{side}_layers": 2, f"{side}_embed_dim": width})

@@ -76,18 +76,14 @@ def linears(model: Any) -> Iterator[tuple[str, int, str, str, nn.Linear]]:
                 yield side, number, "ffn", role, getattr(layer, role)
 
 
-def wide(model_builder: BuildModel, **options: Any) -> Any:
-    shape: dict[str, Any] = {"encoder_layers": N, "decoder_layers": M}
-    for side in ("encoder", "decoder"):
-        shape |= {f"{side}_embed_dim": 128, f"{side}_ffn_embed_dim": 192}
-    return model_builder(**shape, **options)
-
-
 @pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
 def test_every_initial_weight_follows_its_formula(
     scheme: str, variant: str | None, model_builder: BuildModel
 ) -> None:
-    model = wide(model_builder, residual_scheme=scheme, scheme_variant=variant)
+    options: dict[str, Any] = {"encoder_layers": N, "decoder_layers": M}
+    for side in ("encoder", "decoder"):
+        options |= {f"{side}_embed_dim": 128, f"{side}_ffn_embed_dim": 192}
+    model = model_builder(residual_scheme=scheme, scheme_variant=variant, **options)
     pooled: list[Tensor] = []
     seen = set()
     for side, layer, place, role, linear in linears(model):
