@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from torch import nn
 
 from fairseq_deepnet.anatomy import find_stacks
 from fairseq_deepnet.tools.checking.findings import Findings, StackFindings
@@ -43,14 +42,6 @@ def facts(side: StackFindings) -> dict[str, str]:
 def kinds(findings: Findings) -> set[str]:
     """Return the kinds of all faults."""
     return {fault.kind for fault in findings.faults}
-
-
-def scale_weights(stack: Any, names: tuple[str, ...], factor: float) -> None:
-    """Multiply the weights, but not the biases, of these linear maps in a stack."""
-    with torch.no_grad():
-        for name, module in stack.layers.named_modules():
-            if isinstance(module, nn.Linear) and name.rpartition(".")[2] in names:
-                module.weight.mul_(factor)
 
 
 def stock_layers_with(

@@ -10,7 +10,7 @@ from torch import nn
 
 from fairseq_deepnet.tools.checking import check
 from fairseq_deepnet.tools.checking.findings import Findings
-from fairseq_deepnet.tools.checking.layouts import LAYOUTS
+from fairseq_deepnet.tools.checking.layouts import LAYOUTS, find_layers
 from tests.support.checks import facts, kinds, sentences
 from tests.support.public_like import (
     DEPTH,
@@ -86,11 +86,19 @@ def test_a_norm_inside_the_branch_is_a_fault_even_if_the_branch_counts_nothing_y
 def test_a_mapping_defines_other_names() -> None:
     with pytest.raises(ValueError, match=r"Linear has no list of layers .* layers="):
         check(nn.Linear(2, 2), torch.randn(1, 2))
-    layout = {name: dict(parts) for name, parts in LAYOUTS["LLaMA"].items()}
-    assert fine(check(correct(), LLAMA, layers=layout))
-    layout["ffn"]["fc2"] = "mlp.nothing"
-    with pytest.raises(ValueError, match="LlamaLike has no list of layers"):
-        check(correct(), LLAMA, layers=layout)
+    names = LAYOUTS["LLaMA"]
+    assert fine(check(correct(), LLAMA, layers=names))
+    for ffn in ({**names["ffn"], "fc2": "nothing"}, {**names["ffn"], "branch": "nothing"}, {}):
+        with pytest.raises(ValueError, match="LlamaLike has no list of layers"):
+            check(correct(), LLAMA, layers={**names, "ffn": ffn})
+    with pytest.raises(ValueError, match="no sublayer 'cross_attn'"):
+        check(correct(), LLAMA, layers={**names, "cross_attn": names["self_attn"]})
+
+
+def test_sides_with_different_names_are_both_found() -> None:
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 4, 96, batch_first=True), 3)
+    stacks = find_layers(nn.ModuleDict({"encoder": encoder, "decoder": correct()}))
+    assert [len(stack.layers) for stack in stacks] == [3, DEPTH]
 
 
 @pytest.mark.parametrize("first", [False, True])

@@ -17,7 +17,6 @@ from tests.support.checks import (
     examine,
     kinds,
     model_of,
-    scale_weights,
     sentences,
     stock_layers_with,
 )
@@ -68,7 +67,9 @@ def test_alpha_under_pre_ln_and_alpha_on_the_branch() -> None:
 )
 def test_wrong_gains_are_faults(side: Side, names: tuple[str, ...], factor: float) -> None:
     model = model_of()
-    scale_weights(getattr(model, side.value), names, factor)
+    for name, weight in getattr(model, side.value).layers.named_parameters():
+        if name.endswith(tuple(f"{each}.weight" for each in names)):
+            weight.data.mul_(factor)
     text = faults(model, {"weights"})
     due = GAINS[side].beta if names is VALUE_PATH else 1.0
     assert text.startswith(f"{side.value} self_attn.{names[0]}, self_attn.{names[1]}")

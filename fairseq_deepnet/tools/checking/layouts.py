@@ -79,22 +79,23 @@ def find_layers(model: nn.Module, layout: Layout | None = None) -> list[Stack]:
     Raises:
         ValueError: if no layers match `layout` (default: LAYOUTS), or if a side has several stacks.
     """
+    for name in (layout or {}).keys() - set(Sublayer):
+        raise ValueError(f"layers: no sublayer {name!r}; choose from {', '.join(Sublayer)}")
+    layouts, stacks = [*LAYOUTS.values()] if layout is None else [layout], []
     lists = {n: m for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m)}
-    for each in LAYOUTS.values() if layout is None else [layout]:
-        stacks = []
-        for name, module in lists.items():
-            branches = [find_branches(layer, each) for layer in module]
-            if all(branches):
-                crossed = any(b.sublayer is Sublayer.ENCODER_ATTN for b in branches[0])
-                is_encoder = "encoder" in name.split(".") and not crossed
-                parts = tuple(
-                    Layer(f"{name}.{number}", layer, of_layer)
-                    for number, (layer, of_layer) in enumerate(zip(module, branches, strict=True))
-                )
-                side = Side.ENCODER if is_encoder else Side.DECODER
-                stacks.append(Stack(side, name, module, parts))
-        if stacks:
-            return in_order(stacks)
+    for name, module in lists.items():
+        matches = ([find_branches(layer, each) for layer in module] for each in layouts)
+        if branches := next(filter(all, matches), None):
+            crossed = any(b.sublayer is Sublayer.ENCODER_ATTN for b in branches[0])
+            is_encoder = "encoder" in name.split(".") and not crossed
+            parts = tuple(
+                Layer(f"{name}.{number}", layer, of_layer)
+                for number, (layer, of_layer) in enumerate(zip(module, branches, strict=True))
+            )
+            side = Side.ENCODER if is_encoder else Side.DECODER
+            stacks.append(Stack(side, name, module, parts))
+    if stacks:
+        return in_order(stacks)
     raise ValueError(
         f"{type(model).__name__} has no list of layers with the names of"
         f" {', '.join(LAYOUTS) if layout is None else 'this mapping'}; specify them:"
@@ -110,8 +111,6 @@ def find_branches(layer: nn.Module, layout: Layout) -> tuple[WideBranch, ...]:
             role: (paths,) if isinstance(paths, str) else paths
             for role, paths in layout.get(sublayer.value, {}).items()
         }
-        if not parts:
-            continue
         roles = (Role.FC1, Role.FC2) if sublayer is Sublayer.FFN else tuple(Role)[:4]
         maps: dict[str, tuple[Role, nn.Linear]] = {}
         homes = [home for path in parts.get("branch", ()) if (home := _at(layer, path))]
@@ -127,7 +126,7 @@ def find_branches(layer: nn.Module, layout: Layout) -> tuple[WideBranch, ...]:
         first = dict(reversed(maps.values()))
         if sublayer is Sublayer.ENCODER_ATTN and not maps:
             continue
-        if len(first) < len(roles):
+        if len(first) < len(roles) or not homes:
             return ()
         branches.append(WideBranch(sublayer, first, homes[0], homes[-1], None, maps))
     return tuple(branches)
