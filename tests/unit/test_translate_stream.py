@@ -51,10 +51,10 @@ def test_invalid_utf8_affects_only_its_own_line(
     engine: Upper, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "text"
-    path.write_bytes(b"A dog.\n\xffA man.\nA girl.\n")
+    path.write_bytes("A dog.\n?A man.\nA\ufffdgirl.\n".encode().replace(b"?", b"\xff"))
     assert cli.main(["translate", "x", str(path), f"--out={tmp_path}/out"]) == 0
-    assert (tmp_path / "out").read_text(encoding="utf-8") == "A DOG.\n\ufffdA MAN.\nA GIRL.\n"
-    assert "lines that were not UTF-8: 1;" in capsys.readouterr().err
+    assert (tmp_path / "out").read_text(encoding="utf-8") == "A DOG.\n\ufffdA MAN.\nA\ufffdGIRL.\n"
+    assert "lines with U+FFFD, which also replaces invalid UTF-8: 2\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("replacing", [whole, whole_folder])
