@@ -1,7 +1,7 @@
 """Translation engines for raw text: fairseq and CTranslate2.
 
-Both engines run the same beam search, with the same candidates, length penalty and stopping rule.
-Only `Translator` imports torch and fairseq, which takes seconds; exported models need neither.
+Both engines run the same beam search, but only fairseq scores the language token at the start of a
+translation (--decoder-langtok). Only `Translator` imports torch and fairseq, which takes seconds.
 """
 
 from __future__ import annotations
