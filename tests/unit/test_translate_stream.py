@@ -54,7 +54,7 @@ def test_invalid_utf8_affects_only_its_own_line(
     path.write_bytes("A dog.\n?A man.\nA\ufffdgirl.\n".encode().replace(b"?", b"\xff"))
     assert cli.main(["translate", "x", str(path), f"--out={tmp_path}/out"]) == 0
     assert (tmp_path / "out").read_text(encoding="utf-8") == "A DOG.\n\ufffdA MAN.\nA\ufffdGIRL.\n"
-    assert "lines with U+FFFD, which also replaces invalid UTF-8: 2\n" in capsys.readouterr().err
+    assert "lines with U+FFFD, the replacement for invalid UTF-8: 2\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("replacing", [whole, whole_folder])

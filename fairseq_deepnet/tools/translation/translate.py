@@ -150,7 +150,7 @@ def run(args: argparse.Namespace) -> int:
                 replaced += sum("\ufffd" in line for line in window)
                 bar.update(len(window))
     if replaced:
-        say(f"lines with U+FFFD, which also replaces invalid UTF-8: {replaced:,}")
+        say(f"lines with U+FFFD, the replacement for invalid UTF-8: {replaced:,}")
     if engine.cut:
         say(f"truncated {engine.cut:,} lines that were too long for the model")
     return 0
