@@ -52,11 +52,13 @@ class TrainedModel:
 
     Args:
         sources: the checkpoints to average, or only the checkpoint itself.
+        average: fingerprint of the average that `make` has written.
     """
 
     path: Path
     run: Path | None
     sources: list[Path]
+    average: Sequence[Any] = ()
 
     @property
     def scores(self) -> Path:
@@ -64,8 +66,8 @@ class TrainedModel:
         return (self.run or self.path.resolve().parent) / "scores"
 
     def refuse_replaced(self, fingerprints: Sequence[Any]) -> None:
-        """Raise ValueError if training has replaced a single checkpoint since its fingerprint."""
-        if self.sources == [self.path] and [fingerprint(self.path)] != fingerprints:
+        """Raise ValueError if training, or another average, has replaced the checkpoint."""
+        if [fingerprint(self.path)] != (self.average or fingerprints):
             raise ValueError(f"{shown(self.path)} was replaced before it was read; run this again")
 
     def make(self) -> Path:
@@ -75,6 +77,7 @@ class TrainedModel:
         """
         if self.sources != [self.path]:
             average_checkpoints(self.sources, self.path)
+            self.average = [fingerprint(self.path)]
         else:
             checkpoints.refuse_not_finite(checkpoints.load_checkpoint(self.path), shown(self.path))
         return self.path
@@ -265,8 +268,8 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
                 total += state["model"][name]
             means[name] = (total / len(states)).to(last.dtype)
     output.parent.mkdir(parents=True, exist_ok=True)
-    changes = {"model": means, "last_optimizer_state": None, "averaged": [p.name for p in paths]}
-    checkpoints.save_checkpoint(states[-1] | changes, output)
+    changes = {"last_optimizer_state": None, "averaged": [p.name for p in paths], "export": None}
+    checkpoints.save_checkpoint(states[-1] | changes | {"model": means}, output)
 
 
 def _facts_of_model(state: dict[str, Any]) -> dict[str, Any]:

@@ -35,17 +35,6 @@ def write(folder: Path, updates: int, **tensors: torch.Tensor) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("updates", "names"), [(120, "1_100 last"), (100, "1_50 1_100")])
-def test_the_last_checkpoints_include_checkpoint_last_if_it_is_newer(
-    updates: int, names: str, tmp_path: Path
-) -> None:
-    for interval in (50, 100):
-        write(tmp_path, interval, w=torch.ones(1))
-    save_checkpoint(state(updates, {"w": torch.ones(1)}), tmp_path / "checkpoint_last.pt")
-    stems = [path.stem for path in last_checkpoints(tmp_path, 2)]
-    assert stems == [f"checkpoint_{name}" for name in names.split()]
-
-
 def test_the_mean_of_three_checkpoints_without_overflow(tmp_path: Path) -> None:
     values = [[1.0, 2.0], [2.0, 4.0], [6.0, 0.0]]
     big = torch.tensor([60_000.0, 1.0], dtype=torch.float16)  # largest finite value: 65,504
@@ -62,7 +51,8 @@ def test_the_last_checkpoints_are_sorted_by_updates_without_duplicates(
 ) -> None:
     for updates in (20, 100, 3):
         write(tmp_path, updates, w=torch.ones(1))
-    save_checkpoint(state(110, {"w": torch.ones(1)}), tmp_path / "checkpoint2.pt")
+    for name in ("checkpoint2.pt", "checkpoint_last.pt"):
+        save_checkpoint(state(110, {"w": torch.ones(1)}), tmp_path / name)
     save_checkpoint(state(100, {"w": torch.ones(1)}), tmp_path / "checkpoint_2_100.pt")
     for name in ("checkpoint_best.pt", "average_5.pt"):
         save_checkpoint(state(999, {"w": torch.ones(1)}), tmp_path / name)
@@ -75,6 +65,8 @@ def test_the_last_checkpoints_are_sorted_by_updates_without_duplicates(
     assert "--last N" in capsys.readouterr().err
     with pytest.raises(ValueError, match="has 4 checkpoints of different updates, not 5"):
         last_checkpoints(tmp_path, 5)
+    save_checkpoint(state(120, {"w": torch.ones(1)}), last := tmp_path / "checkpoint_last.pt")
+    assert last_checkpoints(tmp_path, 2) == [tmp_path / "checkpoint2.pt", last]
 
 
 @pytest.mark.parametrize(

@@ -33,11 +33,14 @@ def test_a_run_whose_checkpoints_are_elsewhere_keeps_its_scores(run: Path, tmp_p
         assert trained_model.choose_model(target, 0).scores == run / "scores"
 
 
-def test_an_average_of_one_checkpoint_is_no_replaced_checkpoint(run: Path) -> None:
+def test_an_average_is_not_used_after_another_process_has_replaced_it(run: Path) -> None:
     model = trained_model.choose_model(run, 1)
-    fingerprints = [trained_model.fingerprint(path) for path in model.sources]
     model.make()
-    model.refuse_replaced(fingerprints)
+    model.refuse_replaced([])
+    make_checkpoint(run / "checkpoints" / "checkpoint_1_50.pt", 50)
+    trained_model.choose_model(run, 1).make()
+    with pytest.raises(ValueError, match=r"average_1\.pt was replaced before it was read"):
+        model.refuse_replaced([])
 
 
 def test_moved_data_are_recognised_by_their_record(run: Path, tmp_path: Path) -> None:

@@ -56,6 +56,8 @@ def test_a_run_becomes_a_checkpoint_of_stock_fairseq(
     assert (record["checkpoint"], record["scheme"]) == ("checkpoint_best.pt", "deepnorm")
     assert (record["num_updates"], record["request"]["format"]) == (7, "fairseq")
     assert [path.name for path in output.parent.iterdir()] == [output.name]
+    assert cli.main(["average", str(output), f"--out={output}"]) == 0  # no longer an export
+    assert export(run_folder, "--to", "fairseq") == 2
 
 
 def test_an_export_replaces_an_earlier_export_but_no_other_file(

@@ -118,6 +118,6 @@ def export(
 def _is_export(output: Path) -> bool:
     """Return True if a file or folder was written by this command."""
     try:
-        return (output / RECORD).is_file() or "export" in load_checkpoint(output)
+        return (output / RECORD).is_file() or bool(load_checkpoint(output).get("export"))
     except (OSError, ValueError):
         return False
