@@ -40,6 +40,7 @@ _TROUBLE: Final = (Kind.NOT_FINITE, Kind.LOSS_SPIKE, Kind.STALLED, Kind.LOSS_SCA
 CELL: Final = "cell.json"
 RESULT: Final = "result.json"
 FILE: Final = "results.csv"
+_HALF: Final = re.compile(r" --(?:memory-efficient-)?(bf16|fp16)(?!\S)")
 _PARAMETERS: Final = re.compile(r"num\. shared model params: ([\d,]+)")
 OPTIONS: Final = ("lr", "adam-eps", "freeze-norms", "max-update", "warmup-updates", "seed")
 """Options that are columns of results.csv."""
@@ -149,11 +150,11 @@ class Run:
         shape = [options.get(f"encoder-{name}") for name in names]
         file = self.folder / ENVIRONMENT
         facts = read_record(file) if file.is_file() else {}
-        tokens, git = facts.get("tokens"), facts.get("git")  # tokens of all processes
+        git, history = facts.get("git"), self.folder / "command.txt"
+        starts = history.read_text(encoding="utf-8").splitlines() if history.is_file() else []
         data, texts = self.config.recipe.get("data"), facts.get("data", {}).get("text_sha256")
         target = self.config.recipe.get("global-batch-tokens")
-        if tokens is None and (batch := launch.choose_batch(options, target, devices=1)):
-            tokens = batch.target
+        batch = facts.get("batch") or launch.choose_batch(options, target, devices=1)  # rounded
         log = self.folder / LOG
         text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
         parameters = _PARAMETERS.findall(text)[-1:]  # a log may begin with a failed attempt
@@ -175,7 +176,8 @@ class Run:
             "layers": "-".join(f"{depth}L" for depth in sides),
             "scheme_or_arch": options.get("residual-scheme", options.get("arch")),
             "shape": None if None in shape else "/".join(map(str, shape)),
-            "tokens": tokens,
+            "tokens": int(str(batch).split()[0].replace(",", "")) if batch else None,
+            "precision": ["fp32", *_HALF.findall(starts[-1])][-1] if starts else None,
             "data": f"{data} (text {short_digest(str(sorted(texts.items())))})" if texts else data,
             "code": git and re.sub("([0-9a-f]{7})[0-9a-f]{33}", r"commit \1", git),
             "status": self.status.value,

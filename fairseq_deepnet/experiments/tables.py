@@ -135,7 +135,7 @@ def build(
     Raises:
         ValueError: if two runs of an entry have the same seed.
     """
-    columns = runs.columns.union([row, column, "code"])  # older files have no "code"
+    columns = runs.columns.union([row, column, "code", "precision"])  # older files lack these
     runs = runs.reindex(columns=columns).dropna(subset=[row, column])
     if runs.empty:
         return []
@@ -171,7 +171,11 @@ def build(
     if has_law:
         table.fit_laws()
         table.notes += _describe_laws(table)
-    table.notes += _list_other_scores(runs) + _list_failures(runs)
+    if others := list(runs.reindex(columns=["run", "other_scores"]).dropna()["run"].unique()):
+        remedy = "repeat the sweep's command with score=true to include its own scores"
+        text = f"not included: scores of {listed(others, 4)} from outside the sweep; {remedy}"
+        table.notes.append(text)
+    table.notes += _list_failures(runs)
     return [table]
 
 
@@ -196,18 +200,10 @@ def _describe_scores(runs: pd.DataFrame) -> list[str]:
     return notes
 
 
-def _list_other_scores(runs: pd.DataFrame) -> list[str]:
-    """Return a note on runs that have scores, but none that the sweep computed."""
-    names = runs.reindex(columns=["run", "other_scores"]).dropna()["run"].unique()
-    remedy = "repeat the sweep's command with score=true to include its own scores"
-    text = f"not included: scores of {listed(list(names), 4)} from outside the sweep; {remedy}"
-    return [text] if len(names) else []
-
-
 def describe_settings(runs: pd.DataFrame) -> str:
     """Return text that lists, for each setting, all values that occur in `runs`."""
-    names = ("shape", "max-update", "tokens", "lr", "warmup-updates", "data", "seed", "code")
-    values = {name: sorted({paper.key(value) for value in runs[name].dropna()}) for name in names}
+    names = ("shape", "max-update", "tokens", "precision", "lr", "warmup-updates", "data", "seed")
+    values = {n: sorted({paper.key(v) for v in runs[n].dropna()}) for n in (*names, "code")}
     return "; ".join(f"{name} {', '.join(paper.ordered(v))}" for name, v in values.items() if v)
 
 

@@ -99,18 +99,18 @@ def test_table_1_cell_by_cell(table1: Path) -> None:
     assert "scored, deepnorm_6l: multi-bleu, test set" in text_of(table1)
 
 
-def test_a_row_names_the_batch_the_speed_and_the_fallbacks(tmp_path: Path) -> None:
+def test_a_row_describes_the_last_attempt_and_the_fallbacks(tmp_path: Path) -> None:
     options = {"max_tokens": 100, "update_freq": "4"}
     run = write_cell(tmp_path, "a", "other", {"size": "1"}, options=options, train={9: 3.0})
     log = (run / "train.log").read_text(encoding="utf-8")
     slow = log.replace('"ups": "4"', '"ups": "0.02", "wps": "15.2", "wpb": "1000"')
-    (run / "train.log").write_text(slow, encoding="utf-8")
+    (run / "train.log").write_text(log.replace("1,234,567", "999") + slow, encoding="utf-8")
     (run / "fallback.json").write_text('{"history": [{"change": "lr*0.5"}]}', encoding="utf-8")
     row = results.read_run(run).row()
-    assert row["tokens"] == 400
+    assert (row["tokens"], row["parameters"], row["precision"]) == (400, 1234567, None)
     assert row["seconds_per_update"] == pytest.approx(1000 / 15.2)
     assert "a: ; trained with the fallbacks lr*0.5" in text_of(tmp_path)
-    write_json(run / "environment.json", {"tokens": 3200})  # of eight processes
+    write_json(run / "environment.json", {"batch": "3,200 tokens per update = 400 tokens x 8"})
     assert results.read_run(run).row()["tokens"] == 3200
 
 
@@ -207,24 +207,18 @@ def test_scores_from_outside_the_sweep_are_reported_but_not_included(tmp_path: P
     assert "31.25" not in text
 
 
-def test_notes_distinguish_revisions_and_texts_at_the_same_path(tmp_path: Path) -> None:
-    for seed, digest in ((1, "a"), (2, "b")):
+def test_notes_distinguish_revisions_precisions_and_texts_at_one_path(tmp_path: Path) -> None:
+    for seed, digest, option in ((1, "a", "--fp16-init-scale 8"), (2, "b", "--bf16 --lr 1")):
         run = cell(tmp_path, "deepnorm", 6, 7.0, seed=seed, bleu=20.0)
         write_score(run, 20.0, request={"texts": [digest]})
+        (run / "command.txt").write_text(f"# now\nfairseq-train {option}\n", encoding="utf-8")
         facts = {"data": {"text_sha256": {"train.en": digest}}, "git": f"{digest * 40}+changes"}
         write_json(run / "environment.json", facts)
     text = text_of(tmp_path)
     assert set(re.findall(r"test set \(text (\w+)\)", text)) == {"ca978112", "3e23e816"}
     assert len(set(re.findall(r"data/none \(text (\w+)\)", text))) == 2
+    assert " precision bf16, fp32; " in text
     assert "; code commit aaaaaaa+changes, commit bbbbbbb+changes\n" in text
-
-
-def test_parameters_are_those_of_the_last_attempt(tmp_path: Path) -> None:
-    run = cell(tmp_path, "deepnorm", 6, 7.0)
-    log = run / "train.log"
-    attempt = log.read_text(encoding="utf-8")
-    log.write_text(attempt.replace("1,234,567", "999") + attempt, encoding="utf-8")
-    assert results.read_run(run).row()["parameters"] == 1234567
 
 
 def test_panels_with_the_same_factors_are_one_table_and_a_shared_run_counts_once(
