@@ -74,6 +74,8 @@ def raw_files(path: Path | None, corpus: str | None) -> Path | None:
         with whole(place) as part:
             shutil.copyfile(spm, part)
     if corpus is None:
+        if path is not None:
+            raise ValueError(f"--raw {path}: sacreBLEU provides this test set; leave it out")
         return None
     raw = path or DOWNLOADS / corpus
     if not raw.exists():
