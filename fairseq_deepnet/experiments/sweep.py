@@ -190,6 +190,7 @@ def train(
     with (folder / ".lock").open("w", encoding="utf-8") as lock:
         if not try_lock(lock):
             raise ValueError(f"another sweep is running in {shown(folder)}; wait, or set --runs")
+        os.set_inheritable(lock.fileno(), True)
         for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(name) is not signal.SIG_IGN:  # nohup and & set this
                 signal.signal(name, signal.default_int_handler)
@@ -257,6 +258,7 @@ def _start(
             stderr=subprocess.STDOUT,
             env=environment,
             cwd=ROOT,
+            close_fds=False,  # the sweep stays locked until its last cell exits
             start_new_session=True,
             preexec_fn=end_with_parent,  # even if the sweep is killed
         )

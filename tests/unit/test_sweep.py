@@ -18,6 +18,7 @@ from fairseq_deepnet.ended import PREEMPTED
 from fairseq_deepnet.experiments import sweep
 from fairseq_deepnet.experiments.grid import Cell, check, expand, load_sweep, override
 from fairseq_deepnet.experiments.results import Status, read_json
+from fairseq_deepnet.files import try_lock
 from fairseq_deepnet.tools.devices import threads_of
 from tests.support.cells import write_config, write_log, write_score
 from tests.support.shell import wait_until
@@ -33,7 +34,7 @@ calls = len((place / "calls").read_text().splitlines())
 if place.name == "crash" or (place.name == "flaky" and calls == 1):
     sys.exit(3)
 if place.name == "slow" and calls == 1:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(85))
+    signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), sys.exit(85)))
     (place / "began").write_text(str(os.getpid()))
     time.sleep(60)
 status = "diverged" if place.name == "nan" and calls == 1 else "done"
@@ -142,10 +143,7 @@ def test_a_cell_that_failed_before_its_first_update_does_not_block_other_setting
     write_log(rig.folder / "crash", {10: 4.5})
     with pytest.raises(ValueError, match=r"crash was run with other settings \(lr .* -> 9e-3\)"):
         sweep.refuse_changes(rig.folder, rig.cells("crash", "lr=9e-3"))
-
-
-def test_a_cell_with_a_checkpoint_is_trained_even_if_its_log_is_empty(rig: Rig) -> None:
-    rig.run("crash")
+    (rig.folder / "crash" / "train.log").unlink()
     (rig.folder / "crash" / "checkpoints").mkdir()
     (rig.folder / "crash" / "checkpoints" / "checkpoint_last.pt").touch()
     with pytest.raises(ValueError, match="was run with other settings"):
@@ -166,8 +164,7 @@ def test_a_stopped_sweep_leaves_no_process_and_resumes(rig: Rig, number: int) ->
         "sweep.PROCESS = (sys.executable, sys.argv[2])\n"
         "Rig(Path(sys.argv[1])).run('slow')\n"
     )
-    files = str(rig.definition), str(rig.definition.parent / "child.py")
-    words = [sys.executable, "-c", code, *files]
+    words = [sys.executable, "-c", code, rig.definition, rig.definition.parent / "child.py"]
     environment = os.environ | {"PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
     began = rig.folder / "slow" / "began"
@@ -175,6 +172,8 @@ def test_a_stopped_sweep_leaves_no_process_and_resumes(rig: Rig, number: int) ->
     running = int(began.read_text(encoding="utf-8"))
     process.send_signal(number)
     assert process.wait(timeout=30) != 0
+    with (rig.folder / ".lock").open("wb") as lock:  # the cell of a killed sweep is still ending
+        assert try_lock(lock) == (number == signal.SIGTERM)
     wait_until(lambda: not is_running(running))
     assert sweep.status_of(rig.folder / "slow") is Status.UNFINISHED
     assert rig.run("slow") == ["done"]
