@@ -116,7 +116,13 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
     check_running(args, scheme)
     for side in kind.sides:
         check_shape(args, side)
-        check_every_layer_runs(args, side, scheme)
+        for option in (f"{side.value}-layerdrop", f"{side.value}-layers-to-keep"):
+            value = getattr(args, option.replace("-", "_"), None)
+            if value and not scheme.layer_drop:
+                raise ConfigurationError(
+                    f"--{option} {value} contradicts --residual-scheme {scheme.name}, which needs"
+                    f" every layer; leave out --{option}"
+                )
         option = f"--{side.value}-normalize-before"
         if getattr(args, f"{side.value}_normalize_before", False) and (
             scheme.norm is not NormPlacement.PRE
@@ -128,8 +134,8 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
             )
     if getattr(args, "no_decoder_final_norm", False) and scheme.norm is not NormPlacement.PRE:
         raise ConfigurationError(
-            f"--no-decoder-final-norm has no effect with --residual-scheme {scheme.name}, which has"
-            " no final LayerNorm; leave it out"
+            f"--no-decoder-final-norm has no effect with --residual-scheme {scheme.name}, which is"
+            " not Pre-LN; leave it out"
         )
     frozen = getattr(args, "freeze_norms", "none")
     if frozen not in FROZEN_NORMS:
@@ -152,17 +158,6 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
 def names(fit: Callable[[type[ResidualScheme]], bool]) -> str:
     """Return a --residual-scheme option that lists the schemes for which `fit` is true."""
     return f"--residual-scheme {{{','.join(name for name, kind in SCHEMES.items() if fit(kind))}}}"
-
-
-def check_every_layer_runs(args: Namespace, side: Side, scheme: type[ResidualScheme]) -> None:
-    """Raise ConfigurationError if layers may be dropped although the scheme needs every layer."""
-    for option in (f"{side.value}-layerdrop", f"{side.value}-layers-to-keep"):
-        value = getattr(args, option.replace("-", "_"), None)
-        if value and not scheme.layer_drop:
-            raise ConfigurationError(
-                f"--{option} {value} contradicts --residual-scheme {scheme.name}, which needs"
-                f" every layer; leave out --{option}"
-            )
 
 
 def check_shape(args: Namespace, side: Side) -> None:

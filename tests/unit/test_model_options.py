@@ -66,7 +66,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"varlen_attention": True, "attention_dropout": 0.1}, "contradicts --attention-dropout"),
     ({"residual_dtype": "half"}, "--residual-dtype half is unknown; choose auto"),
     ({"init": "zero"}, "--init zero is unknown; choose scheme or stock"),
-    ({"no_decoder_final_norm": True}, "--no-decoder-final-norm has no effect"),
+    ({"no_decoder_final_norm": True}, "--no-decoder-final-norm .* deepnorm, which is not Pre-LN"),
     ({"freeze_norms": "gains"}, "--freeze-norms gains is unknown; choose none, inner or both"),
     (
         {"freeze_norms": "inner", "residual_scheme": "t-fixup"},

@@ -96,6 +96,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
         (("--arch", "transformer", "--vocabulary", "9", "encoder-layers=0"), "at least 1"),
         (("sample", "--vocabulary", "90,60"), "--share-all-embeddings needs one vocabulary"),
         (("sample", "--vocabulary", "90", "amp=true"), "--amp is not covered"),
+        (("--arch=transformer", "--vocabulary=9", "no-cross-attention=true"), "--no-cross-att"),
         (("sample", "--vocabulary", "90", "--gpus", "0", "fp16=true"), "needs a GPU"),
         (("sample", "--data", "/nowhere"), "/nowhere has no corpus.json; give its dictionaries'"),
         (("sample", "recipe.data=/"), "/ has no corpus.json"),

@@ -165,7 +165,7 @@ def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
         ValueError: for options that the plan does not support.
     """
     embeddings = ("adaptive_softmax_cutoff", "adaptive_input", "merge_src_tgt_embed")
-    for option in (*embeddings, "amp", "beta1", "gradient_as_bucket_view"):
+    for option in (*embeddings, "no_cross_attention", "amp", "beta1", "gradient_as_bucket_view"):
         if getattr(args, option, None):
             raise ValueError(f"--{option.replace('_', '-')} is not covered by the plan")
     for side in Side:
