@@ -1,8 +1,9 @@
 """Add runs to the released data: `python docs/add_runs.py MACHINE RUN...`.
 
 curves.csv receives the logged and monitored values, and runs.csv the configuration and the results.
-Rows of runs that are already there are replaced. Validations are complete. Other curves have about
-24 points and at most five layers of each stack. MACHINE is the processor's name.
+Rows of runs that are already there are replaced, but another run of the same name is refused.
+Validations are complete. Other curves have about 24 points and at most five layers of each stack.
+MACHINE is the processor's name.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from fairseq_deepnet.tools.scores import read_score
 
 DOCS = Path(__file__).resolve().parent
 POINTS = 24
+SETTINGS = ("sweep", "scheme", "variant", "layers", "shape", "lr", "adam-eps", "freeze-norms")
+SETTINGS += ("warmup-updates", "tokens", "seed")
 
 
 def curves(run: Run) -> Iterator[dict[str, Any]]:
@@ -60,6 +63,16 @@ def configuration(run: Run, machine: str) -> dict[str, Any]:
     }
 
 
+def refuse_others(file: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Exit if the file has a row of another run, with other settings, that has the same name."""
+    new = {row["run"]: row for row in rows}
+    with file.open(encoding="utf-8", newline="") as lines:
+        for old in csv.DictReader(lines):
+            row = new.get(old["run"], old)
+            if other := [name for name in SETTINGS if old[name] != str(row[name] or "")]:
+                sys.exit(f"{file.name} has another run {old['run']} ({other}): rename the folder")
+
+
 def add(file: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Append rows to a file, without its old rows of the same runs."""
     names = {row["run"] for row in rows}
@@ -78,5 +91,7 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     machine, *folders = sys.argv[1:]
     runs = read_runs([Path(folder) for folder in folders])
+    rows = [configuration(run, machine) for run in runs]
+    refuse_others(DOCS / "runs.csv", rows)
     add(DOCS / "curves.csv", [row for run in runs for row in curves(run)])
-    add(DOCS / "runs.csv", [configuration(run, machine) for run in runs])
+    add(DOCS / "runs.csv", rows)

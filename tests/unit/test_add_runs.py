@@ -39,6 +39,14 @@ def test_a_run_s_new_rows_replace_its_old_ones(tmp_path: Path) -> None:
     assert file.read_text(encoding="utf-8") == text
 
 
+def test_a_run_does_not_replace_another_run_of_the_same_name(tmp_path: Path) -> None:
+    row, file = dict.fromkeys(ADD_RUNS["SETTINGS"]) | {"run": "a", "seed": 1}, tmp_path / "runs.csv"
+    file.write_text(f"{','.join(row)}\n{','.join(str(v or '') for v in row.values())}\n", "utf-8")
+    ADD_RUNS["refuse_others"](file, [row, row | {"run": "b", "lr": "1e-3"}])
+    with pytest.raises(SystemExit, match=r"another run a \(\['lr'\]\): rename the folder"):
+        ADD_RUNS["refuse_others"](file, [row | {"lr": "1e-3"}])
+
+
 def test_a_scored_run_outside_a_sweep_has_its_bleu(tmp_path: Path) -> None:
     run = tmp_path / "run"
     (run / "scores").mkdir(parents=True)
