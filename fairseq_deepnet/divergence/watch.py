@@ -199,7 +199,7 @@ class Judge(Observer):
             )
             logger.warning("%s", event)
             records.append(self.file, asdict(event))
-            self.due = self.due or event
+            self.due = min(filter(None, (self.due, event)), key=lambda due: due.started)
             self.current[kind] = event
         for kind in self.current.keys() - findings.keys():
             logger.info("recovered at update %s: %s has passed", f"{update:,}", kind.value)

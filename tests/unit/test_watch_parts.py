@@ -103,6 +103,7 @@ def judge(tmp_path: Path) -> Judge:
     judge = Judge.__new__(Judge)
     judge.args, judge.file, judge.attempt = Namespace(**POST_LN), tmp_path / "events.jsonl", 0
     judge.has_ended, judge.due, judge.current, judge.healthy = False, None, {}, deque()
+    judge.unigram = judge.monitor = None
     return judge
 
 
@@ -117,13 +118,16 @@ def test_a_finding_and_its_recovery_are_each_reported_once(judge: Judge) -> None
     assert second == dataclasses.replace(first, update=20, ended=True)
 
 
-def test_a_problem_may_outlast_a_restart(judge: Judge) -> None:
+def test_a_problem_may_outlast_a_restart(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged = {"loss": 9.0}  # with label smoothing
+    monkeypatch.setattr("fairseq_deepnet.divergence.watch.logged", lambda *_: logged)
     values = {"before": 5.0}
     judge._report(90, {Kind.LOSS_SPIKE: Event(Kind.LOSS_SPIKE, 88, values=values)})
     judge.loaded(Namespace(cfg=Namespace(common=Namespace(min_loss_scale=1.0))), 100)
     assert judge.due is not None  # if the run now stops, it stops because of the earlier warning
     for update in range(101, 130):
-        judge.spike.add(update, 8.0 if update < 110 else 4.9)
+        logged["nll_loss"] = 8.0 if update < 110 else 4.9
+        judge._read(update)
         judge._report(update, {f.kind: f for f in [judge.spike.finding] if f})
     assert [(e.update, e.ended) for e in read(judge.file)] == [(90, False), (112, True)]
 
@@ -133,7 +137,11 @@ def test_an_error_of_fairseq_is_reported_once(
 ) -> None:
     """fairseq's trainer calls `end` while it unwinds."""
     monkeypatch.setattr(judge, "_norms", dict)
+    spike = dataclasses.replace(VANISHED, kind=Kind.LOSS_SPIKE, started=4)
+    judge._report(5, {spike.kind: spike, VANISHED.kind: VANISHED})
     judge.failed(None, 7, FloatingPointError("inconsistent gradients between processes"))
     judge.failed(None, 7, FloatingPointError("NaN detected: loss"))
     judge.end(None, 7, False)
-    assert [event.kind for event in read(judge.file)] == [Kind.NOT_FINITE]
+    _, earliest, last = read(judge.file)
+    assert (last.kind, last.started) == (Kind.NOT_FINITE, earliest.started)
+    assert judge.due == earliest  # the run rolls back to a checkpoint before it
