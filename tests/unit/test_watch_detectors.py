@@ -81,7 +81,7 @@ def test_a_spike_ends_once_the_loss_is_within_half_a_bit_of_its_earlier_value(
 def test_a_slow_rise_by_one_bit_is_reported_although_no_update_is_conspicuous() -> None:
     spike = LossSpike()
     updates = feed(spike, [6.0] * 100 + [6 + 0.005 * update for update in range(600)])
-    assert 300 < updates[0] < 400
+    assert 300 < updates[0] < 360
     assert spike.finding is not None
     assert 50 < spike.finding.started <= 101
 
@@ -99,13 +99,14 @@ def stall(stalled: Stalled, losses: list[float], level: float | None, start: int
 
 def test_a_model_that_stays_at_the_unigram_level_after_warm_up_has_stalled() -> None:
     stalled = Stalled(warmup=100)
-    stall(stalled, [8.4] * (99 + STALL_WINDOW), 8.4)
+    losses = [8.35 - update / 1e5 for update in range(99 + STALL_WINDOW)]  # falls too slowly
+    stall(stalled, losses, 8.4)
     assert stalled.finding is None  # the window after warm-up is not full
-    stall(stalled, [8.4], 8.4, 100 + STALL_WINDOW)
+    stall(stalled, [8.35], 8.4, 100 + STALL_WINDOW)
     assert stalled.finding is not None
     assert stalled.finding.kind is Kind.STALLED
     assert stalled.finding.started == 101
-    assert "8.40" in stalled.finding.what
+    assert "8.35" in stalled.finding.what
 
 
 def test_a_model_below_the_unigram_level_has_learnt_and_never_stalls() -> None:
@@ -176,22 +177,26 @@ def test_an_encoder_has_collapsed_until_its_rank_is_twice_the_limit() -> None:
     assert collapse.finding is None
 
 
-def scales(values: list[float], minimum: float = 1e-4, updated: bool = False) -> LossScale:
+def scales(values: list[float], minimum: float = 1e-4, settled: int = 30) -> LossScale:
     scale = LossScale(minimum)
-    for update in range(1, 31):
+    for update in range(1, settled + 1):
         scale.add(update, values[0], updated=True)
     for value in values:
-        scale.add(31, value, updated)
+        scale.add(31, value, updated=False)
     return scale
 
 
-def test_a_loss_scale_that_is_halved_seven_times_has_collapsed() -> None:
-    assert scales([128.0 / 2**step for step in range(7)]).finding is None
-    finding = scales([128.0 / 2**step for step in range(8)]).finding
+def test_a_loss_scale_that_is_halved_seven_times_or_is_near_its_minimum_has_collapsed() -> None:
+    halved = [128.0 / 2**step for step in range(8)]
+    assert scales(halved[:7]).finding is None
+    assert scales(halved, settled=18).finding is None  # the initial scale was too high
+    assert scales([8.0, 4.0], minimum=0.25).finding is None
+    assert scales([8.0, 2.0], minimum=0.25).finding is not None
+    finding = scales(halved).finding
     assert finding is not None
     assert finding.kind is Kind.LOSS_SCALE
     assert finding.started == 31
 
 
 def test_a_loss_scale_that_falls_and_recovers_is_healthy() -> None:
-    assert scales([128.0, 64.0, 128.0, 64.0, 32.0, 64.0] * 100, updated=True).finding is None
+    assert scales([128.0, 64.0, 128.0, 64.0, 32.0, 64.0] * 100).finding is None
