@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import torch
 from fairseq_deepnet.divergence import detectors
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.monitoring import records
-from fairseq_deepnet.observers import Observer, gradient_scale
+from fairseq_deepnet.observers import Observer
 from fairseq_deepnet.trainer import DeepNetTrainer
 from tests.support.rig import Rig
 
@@ -77,11 +76,6 @@ def test_a_failing_observer_is_switched_off_and_training_continues(
     assert diary.entries[2::3] == [("end", 1, True), ("end", 2, True)]
     assert broken.detached == 1
     assert caplog.text.count("Broken failed and is switched off") == 1
-
-
-def test_gradients_are_unscaled_as_each_fairseq_optimiser_scales_them() -> None:
-    assert gradient_scale(SimpleNamespace()) == 1
-    assert gradient_scale(SimpleNamespace(_multiply_factor=torch.tensor(0.25))) == 0.25
 
 
 @pytest.mark.parametrize(
