@@ -36,11 +36,13 @@ def write(folder: Path, updates: int, **tensors: torch.Tensor) -> Path:
 
 
 def test_the_mean_of_three_checkpoints_without_overflow(tmp_path: Path) -> None:
-    values = [[1.0, 2.0], [2.0, 4.0], [6.0, 0.0]]
+    values = torch.tensor([[1.0, 2.0], [2.0, 4.0], [6.0, 0.0]])
     big = torch.tensor([60_000.0, 1.0], dtype=torch.float16)  # largest finite value: 65,504
-    paths = [write(tmp_path, i, w=torch.tensor(v), big=big) for i, v in enumerate(values)]
+    paths = [write(tmp_path, i, w=w, big=big, n=torch.tensor(i)) for i, w in enumerate(values)]
     average_checkpoints(paths, tmp_path / "a.pt")
-    means = load_checkpoint(tmp_path / "a.pt")["model"]
+    state = load_checkpoint(tmp_path / "a.pt")
+    means = state["model"]
+    assert (int(means["n"]), num_updates(state)) == (2, 2)  # of the last checkpoint
     assert means["w"].tolist() == [3.0, 2.0]
     assert means["big"].dtype == torch.float16
     assert torch.equal(means["big"], big)

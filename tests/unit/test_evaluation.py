@@ -266,10 +266,10 @@ def job_of(place: Path, name: str) -> Job:
     direction = Direction.parse(name)
     texts = [f"news.{name}.{language}" for language in direction]
     write_text_folder(place, *texts, lines=["我喜欢吃红色的苹果。"])
-    folder = DataFolder(place, {"languages": list(direction), "directions": {}})
+    record = {"languages": list(direction), "directions": {}, "lowercase": True}
     options = {"beam": 5, "split": "news", "tokenizer": None}
     paths = [place / text for text in texts]
-    return Job(direction, *paths, place / f"{direction}.json", folder, options)
+    return Job(direction, *paths, place / f"{direction}.json", DataFolder(place, record), options)
 
 
 def test_sides_of_different_lengths_and_empty_sides_are_refused(tmp_path: Path) -> None:
@@ -285,7 +285,8 @@ def test_a_score_is_out_of_date_once_a_text_changes(tmp_path: Path) -> None:
     job = job_of(tmp_path, "de-zh")
     assert not job.read()
     scores = finish(job, {}, job.lines(), 0)
-    assert "|tok:zh|" in scores["bleu_signature"]
+    assert "|case:lc|eff:no|tok:zh|" in scores["bleu_signature"]
+    assert "|case:lc|" in scores["chrf_signature"]
     assert job.read() == scores
     for text in (job.source, job.reference):
         content = text.read_bytes()

@@ -17,7 +17,7 @@ FRENCH = ["Un homme traverse la rue à vélo.", "Deux chiens jouent dans la neig
 
 
 def test_lines_in_another_language_are_counted_by_language() -> None:
-    share, counts = off_target([*GERMAN, ENGLISH[0], *FRENCH], "de", FOUR)
+    share, counts = off_target([*GERMAN, ENGLISH[0], *FRENCH, "Yes."], "de", FOUR)
     assert share == pytest.approx(3 / 5)
     assert counts == {"de": 2, "fr": 2, "en": 1}
 

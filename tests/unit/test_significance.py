@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sacrebleu.metrics.bleu import BLEU
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.experiments.significance import compare
+from fairseq_deepnet.experiments.significance import MeanOfSeeds, compare
 from fairseq_deepnet.tools.evaluation.scoring import score
 from tests.support.cells import write_config
 
@@ -110,6 +111,9 @@ def test_seeds_of_a_system_are_tested_together(tmp_path: Path) -> None:
     frame, notes = compare([tmp_path])
     assert f"{tmp_path}/diverged has no such score" in notes
     first = [score(text, REFERENCES)["bleu"] for text in texts["a"]]
+    metric = MeanOfSeeds(BLEU())
+    counts = metric._extract_corpus_statistics([*zip(*texts["a"], strict=True)], [REFERENCES])
+    assert metric._aggregate_and_compute(counts).score == pytest.approx(sum(first) / 2, abs=1e-3)
     assert frame["bleu"][0] == pytest.approx(sum(first) / 2, abs=1e-3)
     assert frame["deviation"][0] == pytest.approx(abs(first[0] - first[1]) / 2**0.5, abs=1e-3)
     assert "seeds: 1, 2" in notes  # no other run has seed 3
