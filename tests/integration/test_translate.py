@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import shutil
 import subprocess
@@ -49,12 +48,6 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def parsed(*words: str) -> argparse.Namespace:
-    """Parse arguments of `deepnet translate`."""
-    add_arguments(parser := cli.Parser())
-    return parser.parse(words)
-
-
 Translate = Callable[..., Any]
 
 
@@ -81,7 +74,8 @@ def test_both_engines_find_the_same_translations_with_the_same_scores(
     results = []
     for model in (run, exported):
         words = [str(model), "--beam=4", "--nbest=3", "--lenpen=0.7", "--threads=1"]
-        engine, direction, _ = open_engine(parsed(*words))
+        add_arguments(parser := cli.Parser())
+        engine, direction, _ = open_engine(parser.parse(words))
         assert direction == Direction("de", "en")
         results.append(engine.hypotheses(SENTENCES, direction))
         assert engine.translate(SENTENCES, direction) == [best[0].text for best in results[-1]]

@@ -76,9 +76,10 @@ def points(panel: Plot, key: str) -> dict[float, float | None]:
     return dict(zip(frame["x"], frame["ours"], strict=True))
 
 
-def test_the_model_update_is_zero_before_the_first_update(fig4: Path) -> None:
+def test_updates_and_epochs_are_counted_from_zero(fig4: Path) -> None:
     panel = panels_of("fig4", fig4)["fig4a"]
     assert points(panel, "post-ln_warmup") == pytest.approx({0: 0, 1: 0.1, 2: 0.2, 3: 0.3})
+    assert points(panels_of("fig3c", fig4)["fig3c"], "post-ln_warmup") == {0: 9.0, 1: 8.0}
 
 
 def test_layer_norm_inputs_belong_to_the_iteration_before_their_update(fig4: Path) -> None:
@@ -116,15 +117,15 @@ def test_figure_3b_has_the_last_decoder_layer_at_each_depth(tmp_path: Path) -> N
 
 
 def test_figure_5_averages_over_seeds(tmp_path: Path) -> None:
-    for seed, factor in ((1, 1.0), (2, 3.0)):
+    for seed, factor in ((1, 1.0), (2, 3.0), (3, 8.0)):
         for depth in (6, 100):
             values = {"scheme": "deepnorm", "depth": str(depth)}
             more = {"decoder_layers": depth, "seed": seed, "factor": factor}
             write_run(tmp_path / "r", f"deepnorm_{depth}l", "fig5", values, **more)
     panels = panels_of("fig5", tmp_path / "r", "2")
-    assert points(panels["fig5"], "deepnorm")[6] == pytest.approx(0.4)
+    assert points(panels["fig5"], "deepnorm")[6] == pytest.approx(0.8)
     row = panels["fig5"].frame.set_index("x").loc[6]
-    assert (row["seeds"], row["lowest"], row["highest"]) == pytest.approx((2, 0.2, 0.6))
+    assert (row["seeds"], row["lowest"], row["highest"]) == pytest.approx((3, 0.2, 1.6))
 
 
 def test_a_run_that_ended_within_the_updates_is_named(

@@ -281,9 +281,11 @@ def write_trial(
 ) -> None:
     """Write a cell of the sweep `depth` with a learning rate and validation losses."""
     panel, status = more.pop("panel", "law"), more.pop("status", "done")
+    seed = more.pop("seed", 1)
+    name = f"{panel}_{depth}_{lr}" + (f".seed{seed}" if seed > 1 else "")
     values = {"scheme": "deepnorm", "depth": str(depth)} | ({"lr": lr} if panel == "law" else {})
     form = {"losses": dict(enumerate(losses, 1)), "bleu": bleu, "panel": panel, "sweep": "depth"}
-    form |= {"name": f"{panel}_{depth}_{lr}", "options": {"lr": lr, "adam_eps": "1e-8"} | more}
+    form |= {"name": name, "seed": seed, "options": {"lr": lr, "adam_eps": "1e-8"} | more}
     cell(folder, "deepnorm", depth, 0.0, status, values=values, **form)
 
 
@@ -294,6 +296,8 @@ def test_the_best_options_by_last_validation_loss_are_shown(tmp_path: Path) -> N
     write_trial(tmp_path, 18, "1e-3", [3.9], 27.0)
     write_trial(tmp_path, 18, "2e-3", [3.0, 4.2], 29.0)  # an earlier, lower loss does not count
     write_trial(tmp_path, 18, "4e-3", [3.5], 1.0, status="diverged")
+    write_trial(tmp_path, 18, "5e-3", [3.4], 25.0)  # nor does one of two seeds
+    write_trial(tmp_path, 18, "5e-3", [4.6], 25.0, seed=2)
     write_trial(tmp_path, 50, "1e-3", [4.1], 25.0)
     write_trial(tmp_path, 50, "1e-3", [4.0], 24.0, panel="norms", freeze_norms="both")
     rows = rows_of(tmp_path)

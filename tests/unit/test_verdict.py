@@ -67,6 +67,7 @@ def test_vanished_gradients_and_successful_fallbacks_are_not_divergence(tmp_path
         ([(100, 8.4), (200, 8.3)], True),  # within 0.1 of the unigram loss
         ([(100, 8.4), (200, 8.22)], False),  # lower by more than 0.1
         ([(100, 8.4), (200, 8.32)], True),
+        ([(50, 9.0), (100, 8.36), (200, 8.31)], True),  # it fell only before
         ([(100, 8.5), (200, 8.31)], False),  # slightly lower, and falling
         ([(100, 8.8), (200, 8.5)], True),  # falling, but higher
     ],
