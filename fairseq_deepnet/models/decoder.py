@@ -215,17 +215,13 @@ class DeepNetDecoder(SchemeStack, TransformerDecoderBase):
 
     def embed(self, tokens: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
         """Embed tokens [B, T] as [B, T, C]; in incremental decoding, only the newest, [B, 1, C]."""
-        positions = None
-        if self.embed_positions is not None:
-            positions = self.embed_positions(tokens, incremental_state=incremental_state)
-        if incremental_state is not None:
-            tokens = tokens[:, -1:]
-            positions = None if positions is None else positions[:, -1:]
-        x = self.embed_scale * self.embed_tokens(tokens)
+        newest = tokens if incremental_state is None else tokens[:, -1:]
+        x = self.embed_scale * self.embed_tokens(newest)
         if self.project_in_dim is not None:
             x = self.project_in_dim(x)
-        if positions is not None:
-            x = x + positions
+        if self.embed_positions is not None:
+            positions = self.embed_positions(tokens, incremental_state=incremental_state)
+            x = x + positions[:, -x.size(1) :]
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         return self.dropout_module(x)

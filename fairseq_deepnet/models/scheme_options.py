@@ -141,15 +141,14 @@ def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
     """
     chosen = scheme_class(args.residual_scheme, "--residual-scheme")
     variant = getattr(args, "scheme_variant", None)
-    record = getattr(args, "residual_record", None)
-    if record is None:
-        layers = {side: getattr(args, f"{side.value}_layers") for side in sides}
-        depths = Depths(layers.get(Side.ENCODER, 0), layers.get(Side.DECODER, 0))
-        return chosen(depths, variant=variant)
-    if record["scheme"] != chosen.name:
+    if not hasattr(args, "residual_record"):
+        layers = [getattr(args, f"{side.value}_layers") if side in sides else 0 for side in Side]
+        return chosen(Depths(*layers), variant=variant)
+    record = args.residual_record or {}
+    if record.get("scheme") != chosen.name:
         raise ConfigurationError(
-            f"--residual-scheme {chosen.name} contradicts the checkpoint, which was trained with"
-            f" {record['scheme']}; leave it out of the overrides"
+            f"--residual-scheme {chosen.name} contradicts the checkpoint's residual_record, which"
+            f" contains {record.get('scheme')}; leave both out of the overrides"
         )
     # Checkpoints from before the scheme had variants were trained with the first variant.
     trained = chosen.check_variant(record.get("variant"))
@@ -173,9 +172,8 @@ def scheme_in(args: Any) -> ResidualScheme | None:
     if getattr(args, "residual_scheme", None):
         return scheme_of(args, kind.sides)
     kinds = {stock_scheme(args, side) for side in kind.sides}
-    layers = {side: getattr(args, f"{side.value}_layers") for side in kind.sides}
-    depths = Depths(*(layers.get(side, 0) for side in Side))
-    return kinds.pop()(depths) if len(kinds) == 1 else None
+    layers = [getattr(args, f"{side.value}_layers") if side in kind.sides else 0 for side in Side]
+    return kinds.pop()(Depths(*layers)) if len(kinds) == 1 else None
 
 
 def log_learned(stack: Any, update: int) -> None:

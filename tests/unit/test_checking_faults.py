@@ -106,7 +106,7 @@ def test_alpha_only_and_beta_only_differ_from_deepnorm(
 ) -> None:
     model = model_of(scheme_variant=variant)
     model.args.scheme_variant = claimed
-    model.args.residual_record = None
+    del model.args.residual_record
     assert expected in faults(model, {kind})
 
 
