@@ -26,6 +26,8 @@ from .files import whole
 logger = logging.getLogger(__name__)
 
 LAST: Final = "checkpoint_last.pt"
+LANGTOKS = ("encoder-langtok", "decoder-langtok", "lang-tok-style", "lang-tok-replacing-bos-eos")
+"""Options for the language tokens of a multilingual model; inference needs the training values."""
 PAUSES: Final = (2.5, 2.5)
 """Seconds to wait for file servers to recover before the second and third attempt to write."""
 # such as checkpoint7.pt and checkpoint_7_2000.pt

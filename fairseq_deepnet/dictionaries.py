@@ -12,6 +12,7 @@ from typing import Any
 
 from fairseq.tasks import FairseqTask
 
+from .checkpoints import LANGTOKS
 from .errors import ConfigurationError
 
 RECORD = "dictionary_record"
@@ -27,13 +28,23 @@ def record_dictionaries(args: Namespace, task: Any) -> None:
     """Record a task's dictionaries, if any, in the arguments of a new model.
 
     Raises:
-        ConfigurationError: if `args` come from a checkpoint with different dictionaries.
+        ConfigurationError: if `args` come from a checkpoint with different dictionaries or tokens.
     """
     if not isinstance(task, FairseqTask) or task.source_dictionary is None:
         return
     sides = {"source": task.source_dictionary, "target": task.target_dictionary}
     words = {side: entry.symbols for side, entry in sides.items() if entry is not None}
     refuse_others(getattr(args, RECORD, None), words)
+    is_multilingual = hasattr(getattr(task, "args", None), "langtoks")
+    # the model's --langtoks replaces the other options
+    for option in LANGTOKS if is_multilingual and not getattr(args, "langtoks", None) else ():
+        name = option.replace("-", "_")
+        trained, chosen = (getattr(each, name, None) or None for each in (args, task.args))
+        if hasattr(args, name) and trained != chosen:
+            raise ConfigurationError(
+                f"the model was trained with --{option} {trained}, not {chosen}: give this task's"
+                " options for language tokens as in training"
+            )
     setattr(args, RECORD, {side: digest_of_words(symbols) for side, symbols in words.items()})
 
 

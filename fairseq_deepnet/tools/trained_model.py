@@ -33,13 +33,6 @@ VOCABULARY_FILES: Final = {
 }
 """Files that map a model's indices to words, by the key of their digests in environment.json."""
 
-# Options for the language tokens of a multilingual model; inference needs the training values.
-_TOKEN_OPTIONS: Final = (
-    "encoder-langtok",
-    "decoder-langtok",
-    "lang-tok-style",
-    "lang-tok-replacing-bos-eos",
-)
 _SHAPES_THE_MODEL: Final = re.compile(
     r"arch|activation_fn|dictionary_record|layernorm_embedding|no_(scale|token|cross|decoder)_.*"
     r"|residual_.*|(encoder|decoder|share)_(?!layerdrop).*"
@@ -215,7 +208,7 @@ def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
         words += ["--task", MULTILINGUAL_TASK, "--source-lang", source, "--target-lang", target]
         if main := (task.get("langtoks") or {}).get("main"):  # also set by --langtoks
             task |= {"encoder_langtok": main[0], "decoder_langtok": bool(main[1])}
-        for name in _TOKEN_OPTIONS:
+        for name in checkpoints.LANGTOKS:
             if value := task.get(name.replace("-", "_")):
                 words.append(f"--{name}" if value is True else f"--{name}={value}")
     return words

@@ -3,6 +3,7 @@
 import json
 import random
 import zipfile
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
@@ -128,7 +129,7 @@ def test_a_damaged_checkpoint_causes_one_line_or_unchanged_weights(tmp_path: Pat
             assert torch.equal(weight, expected)
 
 
-def test_plain_training_and_translation_refuse_another_dictionary(
+def test_plain_training_and_translation_refuse_other_dictionaries_and_language_tokens(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from fairseq import checkpoint_utils, tasks
@@ -142,7 +143,11 @@ def test_plain_training_and_translation_refuse_another_dictionary(
     assert set(state["cfg"]["model"].dictionary_record) == {"source", "target"}
     last = str(save_dir / "checkpoint_last.pt")
     config = fairseq_options.parse_generation([str(data), "--path", last])
-    checkpoint_utils.load_model_ensemble([last], task=tasks.setup_task(config.task))
+    task = tasks.setup_task(config.task)
+    checkpoint_utils.load_model_ensemble([last], task=task)
+    task.args = Namespace(langtoks={}, encoder_langtok="src")
+    with pytest.raises(ConfigurationError, match="trained with --encoder-langtok tgt, not src"):
+        checkpoint_utils.load_model_ensemble([last], {"encoder_langtok": "tgt"}, task)
     swap_lines(data / "dict.de.txt")
     with pytest.raises(ConfigurationError, match="another source dictionary; use"):
         train_here(data, save_dir, *options, "--max-update=2")
