@@ -67,6 +67,7 @@ def test_wmt17_has_three_texts_and_three_sets(tmp_path: Path) -> None:
         (None, "there is no .*dev.tgz"),
         (b"no archive", "is not a complete archive"),
         (small_wmt()["dev.tgz"][:-30], "is not a complete archive"),
+        (small_wmt()["dev.tgz"][:-8] + bytes(8), "is not a complete archive"),  # wrong checksum
         (pack({"dev/README": "x"}), "has no dev/newstest2013-ref.de.sgm"),
         (pack(dict.fromkeys(DEV, "<seg id=1>x")), "no complete set of <seg>"),
     ],

@@ -50,7 +50,7 @@ def _files(tar: tarfile.TarFile) -> Files:
         if member.isfile():
             yield member, cast(BinaryIO, tar.extractfile(member))
     while cast(BinaryIO, tar.fileobj).read(1 << 20):
-        pass  # only reading to the end reveals a truncated archive; tarfile does not notice
+        pass  # gzip compares its checksum at the end; tarfile does not notice a truncated archive
 
 
 def _write(content: BinaryIO, path: Path) -> None:
@@ -66,9 +66,8 @@ def _extract(archive: Path, paths: Mapping[str, Path]) -> None:
         for member, content in files:
             if path := missing.pop(member.name.removeprefix("./"), None):
                 _write(content, path)
-            if not missing:
-                return
-    raise ValueError(f"{archive} has no {', '.join(sorted(missing))}; download it again")
+    if missing:
+        raise ValueError(f"{archive} has no {', '.join(sorted(missing))}; download it again")
 
 
 @dataclass(frozen=True)
