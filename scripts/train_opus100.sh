@@ -12,9 +12,10 @@
 #   DEPTH    layers per side. The paper and the architectures' names count both sides: the paper's models of
 #            12, 20, 100, 200 and 1,000 layers are DEPTH=6, 10, 50, 100 and 500. Above 100, the backward pass recomputes activations
 #            (configs/opus100_1000.yaml). `deepnet plan` shows the memory, and options that make it fit (100)
-#   DATA     data folder (data/opus100)
+#   LANGS    languages besides English, such as "de fr" (all 99)
+#   DATA     data folder (data/opus100, plus LANGS)
 #   RAW      source files, see scripts/preprocess_opus100.sh (none: download)
-#   RUN      run folder (runs/opus100_DEPTHl-DEPTHl, plus SCHEME and SEED if they differ)
+#   RUN      run folder (runs/opus100_DEPTHl-DEPTHl, plus LANGS, SCHEME and SEED if they differ)
 # @lib/help/recipe.txt
 #
 # Examples: DEPTH=6 bash scripts/train_opus100.sh                             # the paper's 12 layers
@@ -31,4 +32,5 @@ case $DEPTH in
     6 | 10 | 50 | 100 | 500) arch=deepnet_transformer_opus100_$((2 * DEPTH)) ;;
     *) arch=deepnet_transformer ;;
 esac
-train_recipe "$config" "opus100_${DEPTH}l-${DEPTH}l" opus100 preprocess_opus100.sh --arch "$arch" "$@"
+name=opus100${LANGS:+.${LANGS// /-}}
+train_recipe "$config" "${name}_${DEPTH}l-${DEPTH}l" "$name" preprocess_opus100.sh --arch "$arch" "$@"

@@ -12,9 +12,10 @@
 #   DEPTH    layers of the encoder and of the decoder; the paper has 6, 18, 50 and 100 (18)
 #   SIZE     base: table 5, width 512, 100,000 updates; large-512, large-768 or large-1024: table 6, that width,
 #            30,000 updates (base)
-#   DATA     data folder (data/wmt17.en-de)
+#   SRC, TGT languages: en and de, in either order (en, de)
+#   DATA     data folder (data/wmt17.SRC-TGT; data/wmt17.tokenized.SRC-TGT with VARIANT=tokenized)
 #   RAW      source files, see scripts/preprocess_wmt17.sh (none: download)
-#   RUN      run folder (runs/wmt17_DEPTHl, plus SIZE, SCHEME and SEED if they differ)
+#   RUN      run folder (runs/wmt17_DEPTHl, plus variant, language pair, SIZE, SCHEME and SEED if they differ)
 # @lib/help/recipe.txt
 #
 # Examples: DEPTH=100 bash scripts/train_wmt17.sh --max-tokens 2048 --checkpoint-activations-every auto
@@ -27,7 +28,10 @@ help_if_asked "$@"
 
 recipe_variables 18
 SIZE=${SIZE:-base}
-name=wmt17_${DEPTH}l
+export SRC=${SRC:-en} TGT=${TGT:-de}
+pair=.$SRC-$TGT
+[[ ${VARIANT:-} != tokenized ]] || pair=.tokenized$pair
+name=wmt17${pair#.en-de}_${DEPTH}l
 case $SIZE in
     base)
         config=wmt17_base
@@ -40,4 +44,4 @@ case $SIZE in
     *) die "SIZE is '$SIZE'; choose base, large-512, large-768 or large-1024" ;;
 esac
 [[ $SIZE == base ]] || name+=_$SIZE
-train_recipe "$config" "$name" wmt17.en-de preprocess_wmt17.sh "$@"
+train_recipe "$config" "$name" "wmt17$pair" preprocess_wmt17.sh "$@"

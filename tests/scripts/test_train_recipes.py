@@ -64,6 +64,13 @@ def test_missing_data_are_built_before_training_and_present_data_are_used(
     assert [call[0] for call in recipe.calls[2:]] == ["train.sh"]
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_other_languages_have_their_own_data_and_run(recipe: Recipe, name: str) -> None:
+    recipe(name, SRC="fr", TGT="nl", LANGS="fr nl", DATA="", DRY_RUN="1")
+    for place in (recipe.folder / "places").read_text(encoding="utf-8").split():
+        assert "fr-nl" in Path(place).name
+
+
 @pytest.mark.parametrize(
     ("name", "env", "config"),
     [
