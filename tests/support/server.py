@@ -51,13 +51,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.asked.append((self.path, span))
         self.close_connection = True
         file = self.server.files[self.path]
-        start = 0
-        if file.status:
-            self._answer(file.status, {"Content-Length": "0"})
-            return
-        if span and file.ranges:
-            start = int(span.removeprefix("bytes=").removesuffix("-"))
         length = len(file.content)
+        start = int(span.removeprefix("bytes=").removesuffix("-")) if span and file.ranges else 0
+        if status := 416 if 0 < length <= start else file.status:
+            self._answer(status, {"Content-Length": "0"})
+            return
         headers = {"Content-Type": file.kind, "Content-Length": str(length - start)}
         if start:
             headers["Content-Range"] = f"bytes {start}-{length - 1}/{length}"

@@ -14,7 +14,6 @@ import os
 import shutil
 import sys
 import time
-import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Sequence
@@ -57,7 +56,7 @@ def verify(file: File, path: Path) -> None:
 
 def _transfer(url: str, file: File, part: BinaryIO) -> None:
     """Download a URL to `part`; continue a partial download if the result can be verified."""
-    begun = part.seek(0, os.SEEK_END)
+    begun = max(part.seek(0, os.SEEK_END) - 1, 0)  # servers refuse to send 0 bytes
     headers = {"User-Agent": "fairseq_deepnet", "Accept-Encoding": "identity"}
     if begun and (file.name.endswith(_GZIP) or file.sha256 or file.md5):
         headers["Range"] = f"bytes={begun}-"
@@ -68,7 +67,7 @@ def _transfer(url: str, file: File, part: BinaryIO) -> None:
             raise OSError("the server sent a web page instead of the file")
         if response.status != 206:
             begun = 0
-            part.truncate(0)
+        part.truncate(begun)
         length = response.headers.get("Content-Length")
         total = begun + int(length) if length else None
         pause = 0.1 if sys.stderr.isatty() else 10
