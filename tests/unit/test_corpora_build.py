@@ -78,6 +78,8 @@ def test_a_folder_does_not_depend_on_the_number_of_workers(
     kind: str, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe, rows, out = RECIPES[kind], rows_of(raw, kind), tmp_path / "out"
+    (tmp_path / "out.part").mkdir()
+    (tmp_path / "out.part" / ".corpus.json.0.part").touch()  # as after kill -9
     build_one(recipe, rows, out)
     assert DataFolder.open(out).record["files"] == folder_digests(out)
     assert {path.name for path in tmp_path.iterdir()} == {"raw", "out"}
@@ -104,6 +106,7 @@ def test_a_failed_build_resumes_to_the_same_bytes(
         with pytest.raises(OSError, match="No space"):
             build_one(recipe, rows, out, force)
     assert out.exists() is force
+    (tmp_path / "out.part" / ".corpus.json.0.part").touch()  # as after kill -9
     monkeypatch.setattr(build, "_clean_chunk", fail)  # the text is clean already
     build_one(recipe, rows, out, force)
     assert folder_digests(out) == folder_digests(tmp_path / "whole")
@@ -151,8 +154,10 @@ def test_a_folder_without_a_record_is_never_replaced(raw: Path, tmp_path: Path) 
         for name in ("out", "other"):
             with pytest.raises(ValueError, match=r"has no corpus\.json; remove it"):
                 build_one(SMALL, rows, tmp_path / name, force)
+    (tmp_path / "new.lock").touch()
     with claimed(tmp_path / "new"), pytest.raises(ValueError, match="another run"):
         build_one(SMALL, rows, tmp_path / "new")
+    assert (tmp_path / "new.lock").exists()
 
 
 def test_a_pair_records_its_lines_and_the_reasons_for_dropping_others(

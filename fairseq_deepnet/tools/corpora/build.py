@@ -68,7 +68,7 @@ def sources_of(rows: Sequence[Row]) -> dict[str, Path]:
 @contextlib.contextmanager
 def claimed(out: Path) -> Iterator[None]:
     """Hold the lock on OUT; raise ValueError if another process is building OUT."""
-    lock = out.with_name(out.name + ".lock")
+    lock = out.with_name(f".{out.name}.lock")  # OUT.lock may be the user's file
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
         with locked(lock):
@@ -81,14 +81,14 @@ def claimed(out: Path) -> Iterator[None]:
 
 
 def _read(folder: Path, *keys: str) -> dict[str, Any]:
-    """Return a folder's record, or an empty record if the folder is empty or does not exist.
+    """Return a folder's record, or an empty record if nothing has been recorded in it.
 
     Raises ValueError if the record is damaged, or the folder contains files but no record.
     """
     record = folder / "corpus.json"
     if record.is_file():
         return read_record(record, dict.fromkeys(keys, dict), "FORCE=1 rebuilds its folder")
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and any(not p.name.startswith(".corpus.json.") for p in folder.iterdir()):
         raise ValueError(f"{folder} exists but has no corpus.json; remove it, or set OUT=FOLDER")
     return {}
 
@@ -161,8 +161,8 @@ def build(
     except (ValueError, FileNotFoundError):  # the same input would fail again
         remove(part)
         raise
-    for name in ("raw", "encoded"):
-        remove(part / name)
+    for path in (part / "raw", part / "encoded", *part.glob(".*.part")):
+        remove(path)
     tools = ["sacremoses", "subword-nmt"] if recipe.kind == "moses" else ["sentencepiece"]
     record |= {
         **plan,
