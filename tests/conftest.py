@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
 
 # This must precede the import of torch. The workers of pytest-xdist share the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -33,6 +35,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.support.runs import make_data  # imports torch, unlike the tests of scripts
 
     return make_data(tmp_path_factory.mktemp("data") / "corpus")
+
+
+@pytest.fixture
+def process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Destroy the process group after the test and restore the exception hook."""
+    from tests.support.sharded_process import leave_group
+
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    yield
+    leave_group()
 
 
 @pytest.fixture

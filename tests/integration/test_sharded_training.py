@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from fairseq_deepnet.checkpoints import load_checkpoint
 from fairseq_deepnet.schemes import SCHEMES
 from tests.integration.conftest import SMALL, TRAIN
-from tests.support.sharded_process import compare, leave_group
+from tests.support.sharded_process import compare
 from tests.support.shell import ROOT
 from tests.support.training import free_port, train_here, train_together
 
@@ -24,14 +23,6 @@ BLEU = ["--eval-bleu", "--eval-bleu-args", '{"beam": 2, "max_len_b": 6}']
 BLEU += ["--best-checkpoint-metric=bleu", "--maximize-best-checkpoint-metric"]
 SHARDED = "--ddp-backend=fully_sharded"
 STATE = "last_optimizer_state"
-
-
-@pytest.fixture
-def process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Destroy the process group after the test and restore torch's exception hook."""
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    yield
-    leave_group()
 
 
 @pytest.mark.usefixtures("process_group")

@@ -6,18 +6,11 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-import numpy as np
 import torch
-from fairseq.data import Dictionary
-from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 from fairseq_deepnet.checkpoints import save_checkpoint
-from fairseq_deepnet.tools.corpora.subwords import (
-    encode_lines,
-    load_model,
-    train_model,
-    write_dictionary,
-)
+from fairseq_deepnet.tools.corpora.binarise import binarise
+from fairseq_deepnet.tools.corpora.subwords import load_model, train_model, write_dictionary
 from fairseq_deepnet.tools.corpora.text import Recipe, read_lines
 
 SENTENCES = [
@@ -45,15 +38,10 @@ def make_data(folder: Path) -> Path:
     train_model(read_lines(folder / "text" / "test.en"), folder / "spm", Recipe(vocab_size=60))
     model = load_model(folder / "spm.model")
     for language in ("de", "en"):
-        path = folder / f"dict.{language}.txt"
-        write_dictionary(model, path)
-        symbols = Dictionary.load(str(path))
+        write_dictionary(model, folder / f"dict.{language}.txt")
+        path = folder / "text" / f"test.{language}"
         for split in ("train", "valid", "test"):
-            prefix = f"{folder}/{split}.de-en.{language}"
-            builder = MMapIndexedDatasetBuilder(f"{prefix}.bin", dtype=np.uint16)
-            for line in encode_lines(model, SENTENCES, 1):
-                builder.add_item(symbols.encode_line(line, add_if_not_exist=False))
-            builder.finalize(f"{prefix}.idx")
+            binarise(folder / "spm.model", path, folder / f"{split}.de-en.{language}")
     manifest = {"source": "de", "target": "en", "lines": {"train": 4, "valid": 4, "test": 4}}
     (folder / "corpus.json").write_text(json.dumps(manifest), encoding="utf-8")
     return folder

@@ -6,7 +6,6 @@ See test_sharded_training.py for several processes.
 import atexit
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -25,18 +24,11 @@ from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.sharding.model import give_memory, units, without_weights
 from fairseq_deepnet.sharding.trainer import end_at_once, noting_errors
 from tests.support.rig import ARCHS, MORE, TRAIN, Rig, Task, parse
-from tests.support.sharded_process import compare, leave_group
+from tests.support.sharded_process import compare
 
 ADAM = ["--optimizer=adam", "--adam-eps=0.001", "--lr=0.01", "--clip-norm=0.5"]
 SHARDED = "--ddp-backend=fully_sharded"
-
-
-@pytest.fixture(autouse=True)
-def _process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Destroy the process group after the test and restore the exception hook."""
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    yield
-    leave_group()
+pytestmark = pytest.mark.usefixtures("process_group")
 
 
 def checkpoint(rig: Rig) -> dict[str, Any]:
