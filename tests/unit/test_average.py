@@ -53,11 +53,9 @@ def test_the_last_checkpoints_are_sorted_by_updates_without_duplicates(
 ) -> None:
     for updates in (20, 100, 3):
         write(tmp_path, updates, w=torch.ones(1))
-    for name in ("checkpoint2.pt", "checkpoint_last.pt"):
-        save_checkpoint(state(110, {"w": torch.ones(1)}), tmp_path / name)
-    save_checkpoint(state(100, {"w": torch.ones(1)}), tmp_path / "checkpoint_2_100.pt")
-    for name in ("checkpoint_best.pt", "average_5.pt"):
-        save_checkpoint(state(999, {"w": torch.ones(1)}), tmp_path / name)
+    others = {"checkpoint2": 110, "checkpoint_last": 110, "checkpoint_2_100": 100}
+    for name, updates in {**others, "checkpoint_best": 999, "average_5": 999}.items():
+        save_checkpoint(state(updates, {"w": torch.ones(1)}), tmp_path / f"{name}.pt")
     names = [path.name for path in last_checkpoints(tmp_path, 3)]
     assert names == ["checkpoint_1_20.pt", "checkpoint_2_100.pt", "checkpoint2.pt"]
     output = tmp_path / "mean.pt"
