@@ -42,7 +42,7 @@ def record_dictionaries(args: Namespace, task: Any) -> None:
         trained, chosen = (getattr(each, name, None) or None for each in (args, task.args))
         if hasattr(args, name) and trained != chosen:
             raise ConfigurationError(
-                f"the model was trained with --{option} {trained}, not {chosen}: give this task's"
+                f"the model was trained with --{option} {trained}, not {chosen}: use the same"
                 " options for language tokens as in training"
             )
     setattr(args, RECORD, {side: digest_of_words(symbols) for side, symbols in words.items()})

@@ -4,8 +4,8 @@
 #   bash scripts/average.sh RUN
 #   bash scripts/average.sh CHECKPOINT CHECKPOINT ...
 #
-# Input: a run folder (or its checkpoints/), whose N latest checkpoints are averaged: those of epochs and intervals, and
-# checkpoint_last.pt if the run ended between two of them; or two or more checkpoints of one model.
+# Input: a run folder (or its checkpoints/), whose N latest checkpoints are averaged (saved by epoch or interval, and
+# checkpoint_last.pt if the run ended between two of them); or two or more checkpoints of one model.
 #
 # Output: one checkpoint without optimiser state, for use like any other. Its path goes to standard output.
 #

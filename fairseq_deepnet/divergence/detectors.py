@@ -98,7 +98,7 @@ class LossSpike:
             if middle - self._lowest <= AS_LOW * noise:
                 self._bottom = updates[0]
             if middle - self._lowest >= RISE + SIGMAS * noise:
-                self._report(self._bottom, "rose", self._lowest, middle, " and stayed up")
+                self._report(self._bottom, "rose", self._lowest, middle, " and stayed high")
 
     def resume(self, finding: Event | None) -> None:
         """Continue with an earlier process's finding until the loss has recovered."""

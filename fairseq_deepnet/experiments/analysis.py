@@ -112,7 +112,7 @@ def make(figure: str, runs: Sequence[Run], updates: range) -> list[Plot]:
         if not points:
             sweep = "fig4" if figure == "fig3a" else figure
             raise ValueError(
-                f"{name}: none of these runs has recorded it; run `deepnet sweep {sweep}`, or set"
+                f"{name}: none of these runs recorded its data; run `deepnet sweep {sweep}`, or set"
                 " --updates"
             )
         rows, present = paper.table(name).rows, dict.fromkeys(key for key, _, _ in points)

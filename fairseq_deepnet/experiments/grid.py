@@ -161,7 +161,7 @@ def _refuse_unused_settings(panels: Sequence[Panel]) -> None:
         for panel in having:
             unused = panel["settings"].get(factor, {}).keys() - values
             if unused and panel["factors"][factor]["set"]:
-                raise ValueError(f"settings: {factor}: no value is {', '.join(sorted(unused))}")
+                raise ValueError(f"settings: {factor} has no value {', '.join(sorted(unused))}")
 
 
 def _factor(name: str, content: dict[str, Any]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def raw_files(path: Path | None, corpus: str | None) -> Path | None:
             shutil.copyfile(spm, part)
     if corpus is None:
         if path is not None:
-            raise ValueError(f"--raw {path}: sacreBLEU provides this test set; leave it out")
+            raise ValueError(f"--raw {path}: sacreBLEU provides this test set; leave out --raw")
         return None
     raw = path or DOWNLOADS / corpus
     if not raw.exists():

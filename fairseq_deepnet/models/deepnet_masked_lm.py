@@ -82,7 +82,7 @@ class DeepNetMaskedLM(RobertaModel):
         parser.add_argument(
             "--checkpoint-activations",
             action="store_true",
-            help="keep only each layer's input and recompute the rest in backward",
+            help="keep only each layer's input and recompute the rest in the backward pass",
         )
         parser.add_argument(
             "--offload-activations",

@@ -57,4 +57,4 @@ class DLCL(ResidualScheme):
         return LinearCombination(self.depths.of(side), embed_dim)
 
     def why_not_stock(self) -> str:
-        return "a layer reads a learned sum of all outputs below it, and a stock layer the last one"
+        return "a layer reads a learned sum of all outputs below, but a stock layer only the last"

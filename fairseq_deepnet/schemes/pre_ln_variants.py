@@ -134,7 +134,7 @@ class SubLN(ResidualScheme):
         return None, nn.LayerNorm(ffn_dim)
 
     def why_not_stock(self) -> str:
-        return "a LayerNorm precedes out_proj and fc2, and a stock layer has none there"
+        return "a LayerNorm precedes out_proj and fc2, but a stock layer has none there"
 
     def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
         if role not in VALUE_PATH or sublayer is Sublayer.ENCODER_ATTN:

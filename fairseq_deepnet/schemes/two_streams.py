@@ -55,7 +55,7 @@ class B2T(ResidualScheme):
         return BottomToTopResidual(is_last=sublayer is Sublayer.FFN)
 
     def why_not_stock(self) -> str:
-        return "a layer's last sublayer adds the layer's input, and a stock sublayer only its own"
+        return "a layer's last sublayer adds the layer's input, but a stock sublayer only its own"
 
     def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
         return 1.0 if self.variant == "plain" else float(self.depths.of(place.side) ** -0.5)
@@ -134,4 +134,4 @@ class ResiDual(ResidualScheme):
         return JoinStreams(embed_dim)
 
     def why_not_stock(self) -> str:
-        return "its layers pass on two streams, stock layers one"
+        return "its layers pass on two streams, but stock layers only one"

@@ -138,7 +138,7 @@ def test_each_seed_is_a_separate_run_and_seed_1_has_no_suffix(small: Path) -> No
         (", values: [1e-3, 2e-3]", "", "small.yaml: factors: lr: expected a list `values`"),
         ("set: lr", "sets: lr", "small.yaml: factors: lr: expected a list `values`"),
         ("settings: {scheme", "settings: {depth", "settings: unknown factors: depth"),
-        ("settings: {scheme: {pre-ln", "settings: {scheme: {pre_ln", "scheme: no value is pre_ln"),
+        ("settings: {scheme: {pre-ln", "settings: {scheme: {pre_ln", "scheme has no value pre_ln"),
         ("{scheme}-{lr}", "{scheme}-{depth}", "small.yaml: main: 'depth'"),
         ("{scheme}-{lr}", "{scheme}/{lr}", "'deepnorm/1e-3' is not a valid folder name"),
         ("config: multi30k", "[", "not a valid sweep"),

@@ -25,7 +25,7 @@ from fairseq_deepnet.tools.devices import all_cores
 HELP: Final = {
     "vocab_size": "number of sentencepiece subwords",
     "subwords": "sentencepiece's algorithm",
-    "character_coverage": "share of characters in the vocabulary; 0.9995 for Chinese",
+    "character_coverage": "share of the text's characters to cover; 0.9995 for Chinese",
     "byte_fallback": "1: spell unseen characters as bytes",
     "sample": "maximum number of lines from which to learn subwords",
     "joint": "1: one model and dictionary for both languages; 0: separate ones",

@@ -86,7 +86,7 @@ class Job:
         lines = folder.subwords(split) if folder.is_moses else list(read_lines(self.source))
         references = sum(1 for _ in read_lines(self.reference))
         if len(lines) != references or not lines:
-            counts = f"{len(lines):,} and {references:,} lines; give equally many, at least one"
+            counts = f"{len(lines):,} and {references:,} lines; the counts must be equal and not 0"
             raise ValueError(f"{self.source} and {self.reference} have {counts}")
         return lines
 

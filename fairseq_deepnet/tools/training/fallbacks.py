@@ -35,8 +35,8 @@ def parse(text: str) -> list[str]:
     for step in steps:
         if not _STEP.fullmatch(step):
             raise ConfigurationError(
-                f"--fallbacks: {step!r} is not a step; write OPTION*FACTOR, such as lr*0.5, with"
-                f" commas between steps and one of the options {', '.join(ADJUSTABLE)}"
+                f"--fallbacks: {step!r} is not a step; write OPTION*FACTOR, such as lr*0.5, and"
+                f" separate steps by commas; the options are {', '.join(ADJUSTABLE)}"
             )
     return steps
 

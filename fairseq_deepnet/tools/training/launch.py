@@ -39,7 +39,7 @@ def parse_tokens(value: object) -> int:
     factors = re.split(r"\s*[x*×]\s*", str(value).strip())
     if not all(factor.isdecimal() and int(factor) > 0 for factor in factors):
         raise ValueError(
-            f"recipe.global-batch-tokens: {value!r} is neither a number nor like 128 x 4096"
+            f"recipe.global-batch-tokens: {value!r} is not a number or product such as 128 x 4096"
         )
     return math.prod(map(int, factors))
 
