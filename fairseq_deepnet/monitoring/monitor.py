@@ -63,7 +63,7 @@ def monitored_quantities(args: Any) -> tuple[str, ...]:
             f" some of {', '.join(QUANTITIES)}, separated by commas"
         )
     if interval is not None and interval < 0:
-        raise ConfigurationError(f"--monitor-interval {interval}: the minimum is 0, for never")
+        raise ConfigurationError(f"--monitor-interval {interval}: the minimum is 0 (never)")
     if not interval:
         return ()
     return tuple(QUANTITIES) if "all" in names else tuple(dict.fromkeys(names))

@@ -87,7 +87,7 @@ def test_a_failing_observer_is_switched_off_and_training_continues(
         (["--best-checkpoint-metric=bleu"], "--best-checkpoint-metric bleu without --maximize-"),
         (["--maximize-best-checkpoint-metric"], "--best-checkpoint-metric loss with --maximize-"),
         (["--use-sharded-state"], "not supported: --use-sharded-state"),
-        (["--monitor-interval=-1"], "--monitor-interval -1: the minimum is 0, for never"),
+        (["--monitor-interval=-1"], "--monitor-interval -1: the minimum is 0 (never)"),
         (["--monitor-interval=2", "--monitor=loss"], "unknown loss; choose all or some of"),
         (["--monitor-interval=2", "--monitor=,"], "--monitor ','"),
         (["--monitor=gradient_norm"], "--monitor gradient_norm needs --monitor-interval"),
