@@ -26,8 +26,7 @@ from .files import whole
 logger = logging.getLogger(__name__)
 
 LAST: Final = "checkpoint_last.pt"
-LANGTOKS = ("encoder-langtok", "decoder-langtok", "lang-tok-style", "lang-tok-replacing-bos-eos")
-"""Options for the language tokens of a multilingual model; inference needs the training values."""
+_LANGTOKS = ("encoder-langtok", "decoder-langtok", "lang-tok-style", "lang-tok-replacing-bos-eos")
 PAUSES: Final = (2.5, 2.5)
 """Seconds to wait for file servers to recover before the second and third attempt to write."""
 # such as checkpoint7.pt and checkpoint_7_2000.pt
@@ -217,6 +216,14 @@ def model_arguments(state: Mapping[str, Any]) -> Namespace | None:
     if not model:
         return None
     return Namespace(**(model if isinstance(model, dict) else vars(model)))
+
+
+def language_tokens(task: Mapping[str, Any]) -> list[str]:
+    """Return a multilingual task's options for language tokens, which inference needs as well."""
+    if main := (task.get("langtoks") or {}).get("main"):  # from --langtoks or the other options
+        task = {**task, "encoder_langtok": main[0], "decoder_langtok": bool(main[1])}
+    values = ((f"--{name}", task.get(name.replace("-", "_"))) for name in _LANGTOKS)
+    return [name if value is True else f"{name}={value}" for name, value in values if value]
 
 
 def num_updates(state: dict[str, Any]) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairseq.tasks import FairseqTask
 
-from .checkpoints import LANGTOKS
+from .checkpoints import language_tokens
 from .errors import ConfigurationError
 
 RECORD = "dictionary_record"
@@ -35,15 +35,12 @@ def record_dictionaries(args: Namespace, task: Any) -> None:
     sides = {"source": task.source_dictionary, "target": task.target_dictionary}
     words = {side: entry.symbols for side, entry in sides.items() if entry is not None}
     refuse_others(getattr(args, RECORD, None), words)
-    is_multilingual = hasattr(getattr(task, "args", None), "langtoks")
-    # the model's --langtoks replaces the other options
-    for option in LANGTOKS if is_multilingual and not getattr(args, "langtoks", None) else ():
-        name = option.replace("-", "_")
-        trained, chosen = (getattr(each, name, None) or None for each in (args, task.args))
-        if hasattr(args, name) and trained != chosen:
+    if hasattr(getattr(task, "args", None), "langtoks") and hasattr(args, "langtoks"):
+        tokens = (" ".join(language_tokens(vars(each))) for each in (args, task.args))
+        trained, chosen = (options or "no language tokens" for options in tokens)
+        if trained != chosen:
             raise ConfigurationError(
-                f"the model was trained with --{option} {trained}, not {chosen}: use the same"
-                " options for language tokens as in training"
+                f"the model was trained with {trained}, not with {chosen}: use the same options"
             )
     setattr(args, RECORD, {side: digest_of_words(symbols) for side, symbols in words.items()})
 

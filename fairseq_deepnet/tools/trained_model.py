@@ -206,11 +206,7 @@ def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
     if folder.is_multilingual:
         source, target = folder.directions("train")[0]  # fairseq needs any direction
         words += ["--task", MULTILINGUAL_TASK, "--source-lang", source, "--target-lang", target]
-        if main := (task.get("langtoks") or {}).get("main"):  # also set by --langtoks
-            task |= {"encoder_langtok": main[0], "decoder_langtok": bool(main[1])}
-        for name in checkpoints.LANGTOKS:
-            if value := task.get(name.replace("-", "_")):
-                words.append(f"--{name}" if value is True else f"--{name}={value}")
+        words += checkpoints.language_tokens(task)
     return words
 
 

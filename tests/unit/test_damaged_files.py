@@ -144,10 +144,10 @@ def test_plain_training_and_translation_refuse_other_dictionaries_and_language_t
     last = str(save_dir / "checkpoint_last.pt")
     config = fairseq_options.parse_generation([str(data), "--path", last])
     task = tasks.setup_task(config.task)
-    checkpoint_utils.load_model_ensemble([last], task=task)
-    task.args = Namespace(langtoks={}, encoder_langtok="src")
-    with pytest.raises(ConfigurationError, match="trained with --encoder-langtok tgt, not src"):
-        checkpoint_utils.load_model_ensemble([last], {"encoder_langtok": "tgt"}, task)
+    task.args = Namespace(langtoks={"main": ("tgt", None)})
+    checkpoint_utils.load_model_ensemble([last], {"langtoks": None, "encoder_langtok": "tgt"}, task)
+    with pytest.raises(ConfigurationError, match="with --decoder-langtok, not with --enc"):
+        checkpoint_utils.load_model_ensemble([last], {"langtoks": {"main": (None, "tgt")}}, task)
     swap_lines(data / "dict.de.txt")
     with pytest.raises(ConfigurationError, match="another source dictionary; use"):
         train_here(data, save_dir, *options, "--max-update=2")
