@@ -127,7 +127,7 @@ class Judge(Observer):
         records.keep_until(self.file, update, self.attempt)
         own = (event for event in events.read(self.file) if event.attempt == self.attempt)
         self.current = events.not_ended(own)  # a problem may outlast a restart
-        self.due = next(iter(self.current.values()), None)  # even if the run only warned before
+        self.due = min(self.current.values(), key=lambda due: due.started, default=None)
         self.spike.resume(self.current.get(Kind.LOSS_SPIKE))
         self.stalled.finding = self.current.get(Kind.STALLED)
         self.vanished.finding = self.current.get(Kind.VANISHED)

@@ -137,11 +137,12 @@ def test_an_error_of_fairseq_is_reported_once(
 ) -> None:
     """fairseq's trainer calls `end` while it unwinds."""
     monkeypatch.setattr(judge, "_norms", dict)
-    spike = dataclasses.replace(VANISHED, kind=Kind.LOSS_SPIKE, started=4)
-    judge._report(5, {spike.kind: spike, VANISHED.kind: VANISHED})
+    stall = dataclasses.replace(VANISHED, kind=Kind.STALLED, started=4)
+    judge._report(5, {stall.kind: stall, VANISHED.kind: VANISHED})
     judge.failed(None, 7, FloatingPointError("inconsistent gradients between processes"))
     judge.failed(None, 7, FloatingPointError("NaN detected: loss"))
     judge.end(None, 7, False)
     _, earliest, last = read(judge.file)
     assert (last.kind, last.started) == (Kind.NOT_FINITE, earliest.started)
+    judge.loaded(Namespace(cfg=Namespace(common=Namespace(min_loss_scale=1.0))), 5)
     assert judge.due == earliest  # the run rolls back to a checkpoint before it
