@@ -28,7 +28,12 @@ train_recipe() {
     if [[ ! -f $DATA/corpus.json && ${DRY_RUN:-0} == 0 ]] && ! (cd -- "$DATA" && compgen -G 'dict*.txt') &>/dev/null; then
         # other nodes and queued jobs would wait for the data, at a cost
         if [[ ${NODES:-1} != 1 || ${LAUNCHER:-auto} == slurm ]]; then
-            die "no data in $DATA: build it first with OUT=$(printf '%q' "$DATA") bash scripts/$script, or set DATA=FOLDER"
+            local name settings
+            settings=OUT=$(printf '%q' "$DATA")
+            for name in SRC TGT LANGS VARIANT; do # otherwise, DATA would contain other text than its name says
+                [[ -z ${!name:-} ]] || settings+=" $name=$(printf '%q' "${!name}")"
+            done
+            die "no data in $DATA: build it first with $settings bash scripts/$script, or set DATA=FOLDER"
         fi
         log "no data in $DATA yet: building it"
         # SEED does not apply to the corpus: every run trains on the same sentences

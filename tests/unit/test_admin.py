@@ -70,7 +70,13 @@ def chain(
 
 
 @torch.no_grad()
-def omegas_by_hand(model: Any, batch: Batch) -> list[float]:
+@pytest.mark.parametrize("init", ["scheme", "stock"])
+@pytest.mark.parametrize(("n", "m"), [(3, 2), (1, 5)])
+def test_the_first_training_batch_sets_omega_by_the_authors_recursion(
+    init: str, n: int, m: int, model_builder: BuildModel, batch: Batch
+) -> None:
+    depths = {"encoder_layers": n, "decoder_layers": m}
+    model = model_builder(residual_scheme="admin", init=init, **depths).train()
     weights = dict(model.named_parameters())
     source, target = batch["src_tokens"], batch["prev_output_tokens"]
     heads = model.encoder.layers[0].self_attn.num_heads
@@ -82,21 +88,10 @@ def omegas_by_hand(model: Any, batch: Batch) -> list[float]:
     y = model.decoder.embed(target, None)
     both = (encoded, mask)
     decoder, _ = chain(reference.under(weights, "decoder"), heads, y, past, both)
-    return encoder + decoder
-
-
-@pytest.mark.parametrize("init", ["scheme", "stock"])
-@pytest.mark.parametrize(("n", "m"), [(3, 2), (1, 5)])
-def test_the_first_training_batch_sets_omega_by_the_authors_recursion(
-    init: str, n: int, m: int, model_builder: BuildModel, batch: Batch
-) -> None:
-    depths = {"encoder_layers": n, "decoder_layers": m}
-    model = model_builder(residual_scheme="admin", init=init, **depths).train()
-    expected = omegas_by_hand(model, batch)
     model(**batch)
     actual = omegas(model)
     assert len(actual) == 2 * n + 3 * m
-    assert actual == pytest.approx(expected, rel=1e-5)
+    assert actual == pytest.approx(encoder + decoder, rel=1e-5)
     assert actual[0] == actual[2 * n] == 1.0  # each stack has its own chain
 
 
