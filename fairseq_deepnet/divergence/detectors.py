@@ -45,7 +45,7 @@ DEEP: Final = 4  # minimum number of layers of a stack in which gradients can va
 
 LOW_RANK: Final = 2.0
 """Token rank in the top layer of a Post-LN encoder below which the encoder has collapsed. It fell
-below 2 in seven of nine failing runs and in no healthy one (docs/reports/collapse.md)."""
+below 2 in seven of nine failing runs and in one that learned badly (docs/reports/collapse.md)."""
 
 SETTLED: Final = 20  # updates before fp16's loss scale has settled; earlier halvings are ignored
 HALVINGS: Final = 7  # number of halvings within TRIES that counts as a collapse
