@@ -144,5 +144,6 @@ def test_an_error_of_fairseq_is_reported_once(
     judge.end(None, 7, False)
     _, earliest, last = read(judge.file)
     assert (last.kind, last.started) == (Kind.NOT_FINITE, earliest.started)
-    judge.loaded(Namespace(cfg=Namespace(common=Namespace(min_loss_scale=1.0))), 5)
     assert judge.due == earliest  # the run rolls back to a checkpoint before it
+    judge.loaded(Namespace(cfg=Namespace(common=Namespace(min_loss_scale=1.0))), 5)
+    assert judge.due == earliest
