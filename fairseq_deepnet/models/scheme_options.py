@@ -132,6 +132,11 @@ def stock_scheme(args: Any, side: Side) -> type[ResidualScheme]:
     return PreLN if getattr(args, f"{side.value}_normalize_before", False) else PostLN
 
 
+def _depths(args: Any, sides: tuple[Side, ...]) -> Depths:
+    """Return the depths that the options set; a side that this kind of model lacks has 0 layers."""
+    return Depths(*(getattr(args, f"{side.value}_layers") if side in sides else 0 for side in Side))
+
+
 def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
     """Return a model's scheme as recorded in its checkpoint, or from its options if unrecorded.
 
@@ -142,8 +147,7 @@ def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
     chosen = scheme_class(args.residual_scheme, "--residual-scheme")
     variant = getattr(args, "scheme_variant", None)
     if not hasattr(args, "residual_record"):
-        layers = [getattr(args, f"{side.value}_layers") if side in sides else 0 for side in Side]
-        return chosen(Depths(*layers), variant=variant)
+        return chosen(_depths(args, sides), variant=variant)
     record = args.residual_record or {}
     if record.get("scheme") != chosen.name:
         raise ConfigurationError(
@@ -172,8 +176,7 @@ def scheme_in(args: Any) -> ResidualScheme | None:
     if getattr(args, "residual_scheme", None):
         return scheme_of(args, kind.sides)
     kinds = {stock_scheme(args, side) for side in kind.sides}
-    layers = [getattr(args, f"{side.value}_layers") if side in kind.sides else 0 for side in Side]
-    return kinds.pop()(Depths(*layers)) if len(kinds) == 1 else None
+    return kinds.pop()(_depths(args, kind.sides)) if len(kinds) == 1 else None
 
 
 def log_learned(stack: Any, update: int) -> None:
