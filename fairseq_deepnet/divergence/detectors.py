@@ -235,10 +235,10 @@ class RankCollapse:
         self._healthy = start
 
     def add(self, update: int, ranks: Sequence[float]) -> None:
-        """Add the token rank of each encoder layer, from the bottom to the top layer."""
+        """Add each encoder layer's token rank, bottom to top; ignored if the top's is nan."""
         if ranks[-1] >= LOW_RANK * (1 if self.finding is None else 2):
             self.finding, self._healthy = None, update
-        elif self.finding is None:
+        elif self.finding is None and ranks[-1] < LOW_RANK:
             lowest = next(number for number, rank in enumerate(ranks, 1) if rank < LOW_RANK)
             layers = {"encoder": (lowest, len(ranks), len(ranks))}
             where, rank = region_text(layers), ranks[-1]

@@ -256,8 +256,7 @@ def test_only_post_ln_has_a_bound_and_its_gains_compound(scheme: str, tmp_path: 
     rig.update()
     assert "gradient_norm" in rig.values()
     assert "update_bound" not in rig.values()
-    if scheme in ("pre-ln", "rezero"):
-        assert not {"gain_drift", "gain_spread"} & set(rig.values())
+    assert ({"gain_drift", "gain_spread"} <= set(rig.values())) == (scheme in ("b2t", "resi-dual"))
 
 
 def test_a_skipped_layer_has_no_numbers_and_means_cover_its_other_batches(tmp_path: Path) -> None:

@@ -167,6 +167,7 @@ def test_vanished_gradients_are_reported_at_the_third_check_and_dated_after_the_
 def test_an_encoder_has_collapsed_until_its_rank_is_twice_the_limit() -> None:
     collapse = RankCollapse()
     collapse.add(10, [20.0, 9.0, LOW_RANK])
+    collapse.add(11, [20.0, math.nan, math.nan])  # the next update will fail
     assert collapse.finding is None
     collapse.add(20, [20.0, 1.9, LOW_RANK - 0.1])
     assert collapse.finding is not None
