@@ -104,9 +104,9 @@ def _layers(runs: Sequence[Run], show: str, part: str, most: int) -> Figure:
                 maps = _maps(thin(series, most, run.events), scale)
                 figure.add_traces(maps, rows=row, cols=number + 1)
                 # plotly's outer columns extend beyond their updates
-                last = max([series.updates[-1], *(event.started for event in run.events)])
-                first = min(series.updates[0], last - 1)
-                figure.update_xaxes(range=[first, last], row=row, col=number + 1)
+                ends = [*series.updates[[0, -1]], *(event.started for event in run.events)]
+                span = [min(*ends, max(ends) - 1), max(ends)]
+                figure.update_xaxes(range=span, title="updates", row=row, col=number + 1)
     figure.update_yaxes(title="layer", col=1)
     low, high = (math.log10(end) if scale.is_log else end for end in scale[:2])
     bar = {"thickness": 10, "title": {"text": "log10" if scale.is_log else ""}}
