@@ -35,14 +35,23 @@ def record_dictionaries(args: Namespace, task: Any) -> None:
     sides = {"source": task.source_dictionary, "target": task.target_dictionary}
     words = {side: entry.symbols for side, entry in sides.items() if entry is not None}
     refuse_others(getattr(args, RECORD, None), words)
-    if hasattr(getattr(task, "args", None), "langtoks") and hasattr(args, "langtoks"):
-        tokens = (" ".join(language_tokens(vars(each))) for each in (args, task.args))
-        trained, chosen = (options or "no language tokens" for options in tokens)
-        if trained != chosen:
-            raise ConfigurationError(
-                f"the model was trained with {trained}, not with {chosen}: use the same options"
-            )
+    if changes := other_options(args, getattr(task, "args", None), ["langtoks"]):
+        raise ConfigurationError(f"the model was trained with {changes}: use the former")
     setattr(args, RECORD, {side: digest_of_words(symbols) for side, symbols in words.items()})
+
+
+def other_options(trained: Any, chosen: Any, names: Sequence[str]) -> str:
+    """Return the values of the named options that differ between models, or ""."""
+    changes = []
+    for name in names:
+        if hasattr(trained, name) and hasattr(chosen, name):
+            was, now = (
+                " ".join(language_tokens(vars(args))) if name == "langtoks" else getattr(args, name)
+                for args in (trained, chosen)
+            )
+            if (was or None) != (now or None):
+                changes.append(f"{name} {was or None}, not {now or None}")
+    return "; ".join(changes)
 
 
 def refuse_others(record: Mapping[str, str] | None, words: Mapping[str, Sequence[str]]) -> None:

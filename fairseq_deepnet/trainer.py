@@ -21,9 +21,8 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 from torch import Tensor
 
 from . import ended, preemption
-from .checkpoints import last_of, load_checkpoint, model_arguments, save_with_retries
+from .checkpoints import last_of, save_with_retries
 from .compat import training_program, wrap
-from .dictionaries import RECORD
 from .divergence import watch
 from .errors import ConfigurationError
 from .footprint import FULLY_SHARDED
@@ -270,14 +269,13 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         optimizer_overrides: dict[str, Any] | None = None,
         reset_meters: bool = False,
     ) -> dict[str, Any] | None:
-        """Load a checkpoint whose scheme, dictionaries and shapes match this run's.
+        """Load a checkpoint whose scheme, options, dictionaries and shapes match this run's.
 
         Optimiser options from the command line override those in the checkpoint.
         """
         from .models.other_scheme import refuse_other_scheme  # imports the registered models
 
         refuse_other_scheme(self, filename, reset_optimizer)
-        self._check_dictionaries(filename, reset_optimizer)
         self.before_reading(filename)
         try:
             extra: dict[str, Any] | None = super().load_checkpoint(
@@ -306,20 +304,6 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
 
     def before_reading(self, filename: str) -> None:
         """Do nothing, because here every process reads the whole checkpoint."""
-
-    def _check_dictionaries(self, filename: str, reset_optimizer: bool) -> None:
-        """Raise ConfigurationError if dictionaries differ; if `reset_optimizer`, only warn."""
-        path = Path(filename)
-        if not path.is_file():
-            return
-        before = getattr(model_arguments(load_checkpoint(path)), RECORD, None) or {}
-        now = getattr(self.cfg.model, RECORD, None) or {}
-        for side in before:
-            if now.get(side, before[side]) != before[side]:
-                error = f"{path} was trained with another {side} dictionary"
-                if not reset_optimizer:
-                    raise ConfigurationError(f"{error}; use that run's data folder")
-                logger.warning("%s: its embeddings now belong to other words", error)
 
     def _apply_options(self, overrides: dict[str, Any]) -> None:
         """Apply options such as --adam-eps to the optimiser; the schedule applies --lr."""

@@ -1,4 +1,4 @@
-"""Check that training continues with the checkpoint's scheme, unless an option allows a change.
+"""Check that training continues with the checkpoint's scheme, options and dictionaries.
 
 fairseq compares only parameter names and shapes, which most schemes share. Without this check,
 training would continue with another scheme and overwrite the checkpoint.
@@ -13,6 +13,7 @@ from typing import Any, Final
 from fairseq.file_io import PathManager
 
 from ..checkpoints import LAST, load_checkpoint, model_arguments
+from ..dictionaries import RECORD, other_options
 from ..errors import ConfigurationError
 from ..observers import broadcast_from_rank0
 from ..schemes import ResidualScheme, Side
@@ -22,10 +23,16 @@ from .scheme_options import scheme_in
 logger = logging.getLogger(__name__)
 
 OPTION: Final = "--allow-other-scheme"
+_FIXED: Final = (
+    *("activation_fn", "encoder_attention_heads", "decoder_attention_heads", "langtoks"),
+    *("no_scale_embedding", "no_token_positional_embeddings", "untie_weights_roberta"),
+    *("share_all_embeddings", "share_decoder_input_output_embed"),
+)
+"""Options that change a model's outputs, but not the names or shapes of its weights."""
 
 
 def refuse_other_scheme(trainer: Any, filename: str, reset_optimizer: bool) -> None:
-    """In every process, raise ConfigurationError if the checkpoint has a different scheme."""
+    """In every process, raise ConfigurationError if the checkpoint is of a different model."""
     refusal = None
     if trainer.data_parallel_rank == 0:
         refusal = _refusal(trainer.cfg, filename, reset_optimizer)
@@ -40,21 +47,30 @@ def _refusal(cfg: Any, filename: str, reset_optimizer: bool) -> str | None:
         return None
     try:
         args = model_arguments(load_checkpoint(PathManager.get_local_path(filename)))
-    except ValueError:
-        return None  # fairseq reads it next and reports the error
+    except ValueError as error:
+        return str(error)
     if not (hasattr(args, "residual_scheme") or hasattr(cfg.model, "residual_scheme")):
         return None  # both models are fairseq's own
+    before, now = (getattr(model, RECORD, None) or {} for model in (args, cfg.model))
+    for side in before:
+        if now.get(side, before[side]) != before[side]:
+            error = f"{filename} was trained with another {side} dictionary"
+            if not reset_optimizer:
+                return f"{error}; use that run's data folder"
+            logger.warning("%s: its embeddings now belong to other words", error)
     chosen = scheme_in(cfg.model)
     try:
         trained = scheme_in(args)
         if trained is None or chosen is None:
             return None
+        what, advice = f"{trained}, not {chosen}", f"give {_as_options(trained, cfg.model)}"
         if not differ(trained, chosen):
-            return _other_norms(filename, args, cfg.model, reset_optimizer)
-        what = f"{filename} was trained with {trained}, not {chosen}"
+            what, advice = other_options(args, cfg.model, _FIXED), "use the former"
+            if not what:
+                return _other_norms(filename, args, cfg.model, reset_optimizer)
+        what = f"{filename} was trained with {what}"
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{filename}: its record of the residual scheme cannot be read ({error!r})"
-    advice = f"give {_as_options(trained, cfg.model)}"
     paths = cfg.checkpoint
     elsewhere = (paths.finetune_from_model, getattr(paths, "continue_once", None))
     if paths.restore_file == LAST and filename not in elsewhere:

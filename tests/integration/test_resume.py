@@ -11,6 +11,7 @@ from fairseq import checkpoint_utils, options
 from fairseq_cli import preprocess
 from fairseq_cli import train as program
 
+from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.preemption import OWED
 from tests.integration.conftest import SMALL, TRAIN
 from tests.support.corpus import WORDS, binarise
@@ -109,6 +110,12 @@ def test_updates_after_the_last_checkpoint_are_repeated(tiny_data: Path, tmp_pat
         for folder in ("whole", "killed")
     ]
     assert texts[0] == texts[1]
+
+
+def test_other_language_tokens_are_refused(tiny_data: Path, tmp_path: Path) -> None:
+    train(tiny_data, tmp_path, 1, *MANY)
+    with pytest.raises(ConfigurationError, match="-langtok=tgt .*not --encoder-langtok=src"):
+        train(tiny_data, tmp_path, 2, *MANY, "--encoder-langtok=src")
 
 
 @pytest.mark.parametrize(("more", "updates"), [([], 6), (["--skip-remainder-batch"], 5)])

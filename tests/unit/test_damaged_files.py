@@ -146,7 +146,7 @@ def test_plain_training_and_translation_refuse_other_dictionaries_and_language_t
     task = tasks.setup_task(config.task)
     task.args = Namespace(langtoks={"main": ("tgt", None)})
     checkpoint_utils.load_model_ensemble([last], {"langtoks": None, "encoder_langtok": "tgt"}, task)
-    with pytest.raises(ConfigurationError, match="with --decoder-langtok, not with --enc"):
+    with pytest.raises(ConfigurationError, match="--decoder-langtok, not --encoder"):
         checkpoint_utils.load_model_ensemble([last], {"langtoks": {"main": (None, "tgt")}}, task)
     swap_lines(data / "dict.de.txt")
     with pytest.raises(ConfigurationError, match="another source dictionary; use"):
@@ -156,6 +156,8 @@ def test_plain_training_and_translation_refuse_other_dictionaries_and_language_t
     tuned = [*options, f"--finetune-from-model={last}", "--max-update=1"]
     train_here(data, tmp_path / "tuned", *tuned)
     assert "another source dictionary: its embeddings now belong to other words" in caplog.text
+    with pytest.raises(ConfigurationError, match="share_decoder_input_output_embed None, not True"):
+        train_here(data, tmp_path / "tied", *tuned, "--share-decoder-input-output-embed")
 
 
 @pytest.mark.parametrize(
