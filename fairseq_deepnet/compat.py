@@ -29,11 +29,13 @@ import fairseq.data.language_pair_dataset
 import fairseq.data.token_block_dataset
 import fairseq.nan_detector
 import fairseq.options
+import fairseq.tasks
 import numpy as np
 import omegaconf
 import torch
 from fairseq.data.iterators import BackgroundConsumer, GroupedIterator
 from fairseq.file_io import PathManager
+from fairseq.tasks.language_modeling import LanguageModelingTask
 
 from . import literals
 from .checkpoints import (
@@ -43,7 +45,7 @@ from .checkpoints import (
     refuse_damaged,
     refuse_not_finite,
 )
-from .errors import show_in_one_line
+from .errors import ConfigurationError, show_in_one_line
 from .records import installed
 
 FAIRSEQ: Final = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
@@ -99,6 +101,8 @@ def apply() -> None:
     copy_checkpoints_whole()
     keep_best_after_nan()
     check_checkpoints()
+    check_fused_language_models()
+    evaluate_every_token()
     evaluate_only_literals()
     quote_file_names()
     # Torch prefers cuDNN's attention on an H100 or H200, which compiles a plan for each new shape.
@@ -283,6 +287,38 @@ def check_checkpoints() -> None:
             literals.check_state({**state, "cfg": config}, path)
             refuse_not_finite(state, path)
         return RECEIVERS[-1](state) if RECEIVERS else state
+
+
+def check_fused_language_models() -> None:
+    """Make fairseq refuse a --lm-path that it ignores, or whose dictionary has other indices."""
+
+    @wrap(fairseq.tasks.FairseqTask, "build_generator")
+    def build_generator(build: Any, self: Any, models: Any, args: Any, **options: Any) -> Any:
+        path = getattr(args, "lm_path", None)
+        lm = (options.get("extra_gen_cls_kwargs") or {}).get("lm_model")
+        if path and (lm is None or lm.decoder.dictionary != self.target_dictionary):
+            raise ConfigurationError(
+                f"--lm-path {path} needs fairseq-generate and a language model whose dictionary is"
+                " the target dictionary"
+            )
+        return build(self, models, args, **options)
+
+
+def evaluate_every_token() -> None:
+    """Make fairseq-eval-lm refuse samples longer than the model's context, which it would skip."""
+
+    @wrap(LanguageModelingTask, "eval_lm_dataloader")
+    def eval_lm_dataloader(build: Any, self: Any, dataset: Any, **options: Any) -> Any:
+        longest, limit = max(dataset.sizes), options["max_positions"]
+        if options["context_window"]:
+            longest = max(longest, self.args.tokens_per_sample + options["context_window"])
+            options["num_workers"] = min(options["num_workers"], 1)  # several mix up contexts
+        if longest > limit:
+            raise ConfigurationError(
+                f"samples have up to {longest} tokens, but the model has {limit} positions; give"
+                f" --tokens-per-sample {limit}, or split long lines"
+            )
+        return build(self, dataset, **options)
 
 
 class _Loader(importlib.machinery.SourceFileLoader):

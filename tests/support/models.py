@@ -71,6 +71,10 @@ def sentences() -> Tensor:
     return tokens
 
 
+def log_probs(model: Any, tokens: Tensor) -> Tensor:
+    return model.get_normalized_probs(model(tokens), log_probs=True)
+
+
 def assert_same_training(ours: nn.Module, stock: nn.Module, loss: Callable[[Any], Tensor]) -> float:
     """Compare the loss and gradients of our model and fairseq's, and return the loss."""
     losses = [loss(model) for model in (ours, stock)]

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
-from torch import Tensor, nn
+from torch import nn
 
 from fairseq_deepnet.schemes import Side
-from tests.support.models import VARIANTS, build_model, matrix, sentences
+from tests.support.models import VARIANTS, build_model, log_probs, matrix, sentences
 
 # arch: width, feed-forward width, heads, layers
 SHAPES = {
@@ -31,10 +31,6 @@ def build(kind: str, layers: int = 3, **options: Any) -> Any:
 
 def stack_of(model: Any) -> Any:
     return model.decoder if hasattr(model, "decoder") else model.encoder.sentence_encoder
-
-
-def log_probs(model: Any, batch: Tensor) -> Tensor:
-    return model.get_normalized_probs(model(batch), log_probs=True)
 
 
 @pytest.fixture(params=KINDS)

@@ -62,16 +62,12 @@ def perplexity(
     return call
 
 
-SHORT = "Evaluated 29 tokens in 1s\nLoss (base 2): 3.0000, Perplexity: 8.00\n"
-
-
 @pytest.mark.parametrize(
     ("task", "words", "printed", "message"),
     [
         ("translation", [], "", "is not a language model; run deepnet evaluate"),
         ("language_modeling", ["--split=dev"], "", "has no monolingual dev text"),
         ("language_modeling", [], "nothing", "fairseq-eval-lm ended with status 0: nothing"),
-        ("language_modeling", [], SHORT, "did not read all 30 tokens of test: it skips lines"),
     ],
 )
 def test_an_error_is_one_line_and_leaves_no_score(
@@ -95,7 +91,7 @@ def test_a_measurement_with_other_options_has_a_record_of_its_own(
     fake_bin: FakeBin, perplexity: Command, tmp_path: Path
 ) -> None:
     run = make_run(tmp_path, "language_modeling")
-    fake_bin.add("fairseq-eval-lm", stdout=SHORT.replace("29", "30"))
+    fake_bin.add("fairseq-eval-lm", stdout="Loss (base 2): 3.0000, Perplexity: 8.00\n")
     assert [perplexity(run, *words)[0] for words in ([], ["--", "--context-window=8"])] == [0, 0]
     assert len(list((run / "scores").glob("*.json"))) == 2
     (tmp_path / "data" / "text" / "test.en").write_text("A dog.\n", encoding="utf-8")

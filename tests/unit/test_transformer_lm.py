@@ -5,12 +5,16 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.data import Dictionary
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
+from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.tools.standalone import VocabularyTask
-from tests.support.models import SYMBOLS, assert_same_training, build_model, sentences
+from tests.support.models import SYMBOLS, assert_same_training, build_model, log_probs, sentences
 
 LM = "deepnet_transformer_lm"
 TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}
@@ -33,10 +37,6 @@ def build_stock(ours: Any, seed: int, normalize_before: bool) -> Any:
     args = Namespace(**vars(ours.args) | {"decoder_normalize_before": normalize_before})
     torch.manual_seed(seed)
     return TransformerLanguageModel.build_model(args, VocabularyTask(4 + SYMBOLS))
-
-
-def log_probs(model: Any, tokens: Tensor) -> Tensor:
-    return model.get_normalized_probs(model(tokens), log_probs=True)
 
 
 @pytest.mark.parametrize("options", VARIANTS, ids=lambda o: "-".join(o) or "plain")
@@ -90,3 +90,21 @@ def test_beam_search_equals_stock_fairseqs(beam: int) -> None:
     assert actual == generate(stock, prefix, beam_size=beam)
     assert len({len(hypothesis) for beam in actual for hypothesis in beam}) > 1
     assert all(beam[0][:2] == row.tolist() for beam, row in zip(actual, prefix, strict=True))
+
+
+def test_a_fused_language_model_needs_the_target_dictionary() -> None:
+    lm, words = build_lm(), VocabularyTask(4 + SYMBOLS).target_dictionary
+    task, args = TranslationTask(None, words, words), Namespace(lm_path="lm.pt")
+    task.build_generator([lm], args, extra_gen_cls_kwargs={"lm_model": lm})
+    lm.decoder.dictionary = Dictionary()
+    for fused in ({"lm_model": lm}, {}):  # fairseq-interactive fuses none
+        with pytest.raises(ConfigurationError, match=r"--lm-path lm\.pt needs fairseq-generate"):
+            task.build_generator([lm], args, extra_gen_cls_kwargs=fused)
+
+
+def test_samples_beyond_the_models_positions_are_not_skipped() -> None:
+    task: Any = LanguageModelingTask(Namespace(tokens_per_sample=12), Dictionary())
+    for sizes, window in (([4, 17], 0), ([4, 12], 6)):
+        options = {"context_window": window, "max_positions": 16, "num_workers": 2}
+        with pytest.raises(ConfigurationError, match=r"to 1[78] tokens, .* --tokens-per-sample 16"):
+            task.eval_lm_dataloader(Namespace(sizes=sizes), **options)
