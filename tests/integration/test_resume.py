@@ -114,7 +114,7 @@ def test_updates_after_the_last_checkpoint_are_repeated(tiny_data: Path, tmp_pat
 
 def test_other_language_tokens_are_refused(tiny_data: Path, tmp_path: Path) -> None:
     train(tiny_data, tmp_path, 1, *MANY)
-    with pytest.raises(ConfigurationError, match="-langtok=tgt .*not --encoder-langtok=src"):
+    with pytest.raises(ConfigurationError, match=r"-langtok=tgt .*not --encoder-langtok=src"):
         train(tiny_data, tmp_path, 2, *MANY, "--encoder-langtok=src")
 
 
