@@ -41,16 +41,18 @@ def record_dictionaries(args: Namespace, task: Any) -> None:
 
 
 def other_options(trained: Any, chosen: Any, names: Sequence[str]) -> str:
-    """Return the values of the named options that differ between models, or ""."""
+    """Return the named options whose values differ between two models' arguments, or ""."""
     changes = []
     for name in names:
         if hasattr(trained, name) and hasattr(chosen, name):
-            was, now = (
-                " ".join(language_tokens(vars(args))) if name == "langtoks" else getattr(args, name)
-                for args in (trained, chosen)
-            )
-            if (was or None) != (now or None):
-                changes.append(f"{name} {was or None}, not {now or None}")
+            if name == "langtoks":
+                tokens = (" ".join(language_tokens(vars(args))) for args in (trained, chosen))
+                label, (was, now) = "", (words or "no language tokens" for words in tokens)
+            else:
+                label = f"--{name.replace('_', '-')} "
+                was, now = (getattr(args, name) or None for args in (trained, chosen))
+            if was != now:
+                changes.append(f"{label}{was}, not {now}")
     return "; ".join(changes)
 
 

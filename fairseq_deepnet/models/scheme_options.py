@@ -69,8 +69,8 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
         "--allow-other-scheme",
         action="store_true",
         help="continue training from a --restore-file or --finetune-from-model with another scheme,"
-        " variant or alpha (which depends on depth). This is never allowed for a checkpoint in"
-        " --save-dir",
+        " variant or alpha (which depends on depth), or with other attention heads, activation,"
+        " language tokens or shared embeddings. Never allowed for a checkpoint in --save-dir",
     )
     add_monitor_arguments(parser)
     add_watch_arguments(parser)

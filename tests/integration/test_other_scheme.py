@@ -46,7 +46,7 @@ def content(folder: Path) -> dict[str, bytes]:
             r"deepnorm\(2L-2L, .*encoder alpha 1\.\d+, .*, not deepnorm\(2L-4L, .*encoder alpha",
             "--encoder-layers 2 --decoder-layers 2",
         ),
-        ([OURS, "--encoder-attention-heads=4"], "encoder_attention_heads 2, not 4", "the former"),
+        ([OURS, "--encoder-attention-heads=4"], "-attention-heads 2, not 4", "the former"),
         ([OURS, "--residual-scheme=post-ln", "--allow-other-scheme"], "not post-ln", "--save-dir"),
         ([STOCK], r"not post-ln\(2L-2L", "--arch deepnet_transformer --residual-scheme deepnorm"),
     ],
