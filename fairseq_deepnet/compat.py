@@ -33,7 +33,7 @@ import fairseq.tasks
 import numpy as np
 import omegaconf
 import torch
-from fairseq.data.iterators import BackgroundConsumer, GroupedIterator
+from fairseq.data.iterators import BackgroundConsumer, EpochBatchIterator, GroupedIterator
 from fairseq.file_io import PathManager
 from fairseq.tasks.language_modeling import LanguageModelingTask
 
@@ -98,6 +98,7 @@ def apply() -> None:
     keep_former_numpy()
     find_not_finite_modules()
     end_epochs_under_another_update_freq()
+    keep_place_in_epoch()
     copy_checkpoints_whole()
     keep_best_after_nan()
     check_checkpoints()
@@ -242,6 +243,26 @@ def end_epochs_under_another_update_freq() -> None:
             iterable.take(used + (len(iterable) - used) // chunk_size * chunk_size)
         initialise(self, iterable, chunk_size)
         self.total = self.n + math.ceil((len(iterable) - used) / chunk_size)
+
+
+def keep_place_in_epoch() -> None:
+    """Make fairseq resume an epoch with another number of processes or another size of batches.
+
+    fairseq counts the batches of each process. Without this conversion, it would skip sentences or
+    train on them twice, or fail because the epoch has fewer batches.
+    """
+
+    @wrap(EpochBatchIterator, "state_dict")
+    def state_dict(save: Any, self: Any) -> dict[str, Any]:
+        counts = {"num_shards": self.num_shards, "num_batches": len(self.frozen_batches)}
+        return {**save(self), **counts}
+
+    @wrap(EpochBatchIterator, "load_state_dict")
+    def load_state_dict(load: Any, self: Any, state: dict[str, Any]) -> None:
+        batches = len(self.frozen_batches)
+        before = self.num_shards * state.get("num_batches", batches)
+        place = state.get("iterations_in_epoch", 0) * state.get("num_shards", self.num_shards)
+        load(self, {**state, "iterations_in_epoch": place * batches // before})
 
 
 def copy_checkpoints_whole() -> None:

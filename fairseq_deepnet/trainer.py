@@ -36,9 +36,6 @@ from .save_dir import prepare_save_dir
 
 logger = logging.getLogger(__name__)
 
-SHARDS: Final = "num_shards"
-TOKENS: Final = "max_tokens"
-"""Keys in a saved epoch iterator for the number of processes and the maximum tokens per batch."""
 PATIENCE: Final = "patience"
 """Key in a checkpoint's extra state for the counters of --patience."""
 CHECKPOINT_TIMEOUT: Final = timedelta(hours=6)
@@ -226,15 +223,13 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         if not self.should_save_checkpoint_on_current_rank:
             return None
         extra = {**extra_state, PATIENCE: dict(_patience())}
-        if "train_iterator" in extra:  # not in fairseq's crash.pt
-            shards = {SHARDS: self.data_parallel_world_size, TOKENS: self.cfg.dataset.max_tokens}
-            extra["train_iterator"] = {**extra["train_iterator"], **shards}
         path = Path(filename).absolute()
         logger.info("Saving checkpoint to %s", path)
         state = utils.move_to_cpu(self.state_dict())
         state["extra_state"].update(extra)
         save_with_retries(state, path)
         logger.info("Finished saving checkpoint to %s", path)
+        # fairseq's crash.pt has no iterator
         if "train_iterator" in extra and not self.cfg.checkpoint.no_save_optimizer_state:
             self.saved = self.get_num_updates()
         return str(path)
@@ -294,11 +289,6 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
                 self._apply_options(optimizer_overrides or {})
             if not reset_lr_scheduler and self.get_num_updates():
                 self._restore_schedule(extra)
-            starts_over = filename == self.cfg.checkpoint.finetune_from_model
-            if not (self.cfg.checkpoint.reset_dataloader or starts_over):
-                place, tokens = extra["train_iterator"], self.cfg.dataset.max_tokens
-                place = place_in_epoch(place, self.data_parallel_world_size, tokens)
-                extra["train_iterator"] = place
         self.notify("loaded", self.get_num_updates())
         return extra
 
@@ -377,17 +367,6 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
             or 0 < limits.stop_time_hours < self._previous_training_time / 3600
             or 0 < patience <= _patience().get("num_runs", 0)
         )
-
-
-def place_in_epoch(state: dict[str, Any], processes: int, tokens: int | None) -> dict[str, Any]:
-    """Convert an epoch iterator's saved state to this number of processes and tokens per batch.
-
-    fairseq counts the batches of each process. Without this conversion, it would skip sentences or
-    train on them twice when the number of processes, and with it --max-tokens, changes.
-    """
-    earlier = state.get(TOKENS) or tokens or 1  # --batch-size may be the only limit
-    before, now = state.get(SHARDS, processes) * earlier, processes * (tokens or earlier)
-    return {**state, "iterations_in_epoch": state["iterations_in_epoch"] * before // now}
 
 
 def _patience() -> dict[str, Any]:
