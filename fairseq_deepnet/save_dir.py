@@ -32,35 +32,35 @@ def prepare_save_dir(trainer: Any) -> None:
     """Lock --save-dir and repair its checkpoint_last.pt on rank 0; errors are raised on all ranks.
 
     Raises:
-        ConfigurationError: if another run uses --save-dir, if --restore-file is missing, or if
-            checkpoint_last.pt is damaged and no other checkpoint can be resumed from.
+        ConfigurationError: if another run uses --save-dir, if the checkpoint from which the run
+            starts is missing on a node, or if checkpoint_last.pt is damaged and no other
+            checkpoint can be resumed from.
     """
-    failure = None
+    failure: str | None = None
+    start = ""
     if trainer.data_parallel_rank == 0:
         try:
-            _prepare(trainer)
+            start = _prepare(trainer)
         except (ValueError, OSError) as error:
             failure = str(error)
-    failure = broadcast_from_rank0(trainer, failure)
-    has_last = broadcast_from_rank0(trainer, last_of(trainer).is_file())
-    if failure is None and has_last and not last_of(trainer).is_file():
-        failure = f"{last_of(trainer)} is not on every node; use storage that all nodes share"
+    failure, start = broadcast_from_rank0(trainer, (failure, start))
+    if start and not PathManager.isfile(start):
+        failure = f"{start} is not on every node; use storage that all nodes share"
     if failure is not None:
         raise ConfigurationError(failure)
 
 
-def _prepare(trainer: Any) -> None:
+def _prepare(trainer: Any) -> str:
+    """Return the checkpoint from which the run starts, or "" if it starts from scratch."""
     cfg, suffix = trainer.cfg.checkpoint, trainer.checkpoint_suffix
-    folder = Path(cfg.save_dir)
+    folder, last = Path(cfg.save_dir), last_of(trainer)
+    elsewhere = getattr(cfg, "continue_once", None) or cfg.finetune_from_model
     if not cfg.no_save:
         _lock(folder)
     if cfg.restore_file != LAST:
-        # fairseq would train from scratch
-        if not PathManager.exists(cfg.restore_file.replace(".pt", f"{suffix}.pt")):
-            raise ConfigurationError(f"--restore-file {cfg.restore_file}: there is no such file")
+        elsewhere = cfg.restore_file.replace(".pt", f"{suffix}.pt")
     elif not suffix:
-        starts_elsewhere = bool(cfg.finetune_from_model or getattr(cfg, "continue_once", None))
-        newest = repair_last(folder, starts_elsewhere, not cfg.no_last_checkpoints)
+        newest = repair_last(folder, bool(elsewhere), not cfg.no_last_checkpoints)
         if newest is not None:
             logger.warning(
                 "%s %s %s; to start over, use another --save-dir",
@@ -68,6 +68,11 @@ def _prepare(trainer: Any) -> None:
             )
         for part in folder.glob(".checkpoint*.pt.*.part"):
             part.unlink(missing_ok=True)  # left by a killed run
+    if cfg.restore_file == LAST and last.is_file():
+        return str(last)
+    if elsewhere and not PathManager.isfile(elsewhere):  # fairseq would train from scratch
+        raise ConfigurationError(f"{elsewhere}: there is no such file")
+    return elsewhere or ""
 
 
 def _lock(folder: Path) -> None:

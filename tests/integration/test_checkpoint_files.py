@@ -9,11 +9,13 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from fairseq_deepnet import save_dir
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_with_retries
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.files import try_lock, whole
@@ -98,10 +100,18 @@ def test_an_outdated_last_checkpoint_is_not_used_with_no_last_checkpoints(
     assert "(epoch 1 @ 4 updates)" in begun[0]
 
 
-def test_a_missing_restore_file_is_refused(tiny_data: Path, tmp_path: Path) -> None:
-    words = [*WORDS, f"--restore-file={tmp_path / 'mistyped.pt'}"]
+@pytest.mark.parametrize("option", ["restore-file", "continue-once", "finetune-from-model"])
+def test_a_missing_start_is_refused(option: str, tiny_data: Path, tmp_path: Path) -> None:
+    words = [*WORDS, f"--{option}={tmp_path / 'mistyped.pt'}"]
     with pytest.raises(ConfigurationError, match=r"mistyped\.pt: there is no such file"):
         train_here(tiny_data, tmp_path / "run", *words)
+
+
+def test_the_start_must_be_on_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the processes of other nodes would train other weights."""
+    monkeypatch.setattr(save_dir, "broadcast_from_rank0", lambda *_: (None, "a.pt"))
+    with pytest.raises(ConfigurationError, match=r"a\.pt is not on every node"):
+        save_dir.prepare_save_dir(SimpleNamespace(data_parallel_rank=1))
 
 
 def test_fine_tuning_ignores_other_checkpoints_in_its_folder(tiny_data: Path, folder: Path) -> None:
@@ -184,11 +194,6 @@ def test_two_runs_do_not_share_a_save_dir(tiny_data: Path, tmp_path: Path) -> No
         os.close(descriptor)
 
 
-def test_checkpoints_are_not_hard_links(folder: Path) -> None:
-    """`cp` onto one of two hard links would change both files."""
-    assert all(path.stat().st_nlink == 1 for path in folder.glob("*.pt"))
-
-
 def test_a_process_that_opened_a_checkpoint_reads_the_old_bytes(
     tiny_data: Path, folder: Path
 ) -> None:
@@ -199,3 +204,4 @@ def test_a_process_that_opened_a_checkpoint_reads_the_old_bytes(
         train_here(tiny_data, folder, *WORDS, "--max-update=6", "--save-interval-updates=6")
         assert opened.read() == before
     assert last.read_bytes() != before
+    assert last.stat().st_nlink == 1  # `cp` onto one of two hard links would change both files

@@ -197,9 +197,7 @@ def plan_run(args: argparse.Namespace) -> Plan:
         ended.write(run, ended.Why.COMPLETE, updates)
         say(f"{shown(run)} is complete at update {updates:,}: nothing to do")
         return Plan()
-    start, is_begun = parsed.continue_once, any(run.glob("checkpoints/checkpoint*.pt"))
-    if start and not is_begun and not Path(start).is_file():
-        raise ConfigurationError(f"--restore-file {start}: there is no such file")
+    is_begun = any(run.glob("checkpoints/checkpoint*.pt"))
     words = [w for w in training.command if not (is_begun and w.startswith("--reset-"))]
     if history:
         changes = [fallback["change"] for fallback in history]
