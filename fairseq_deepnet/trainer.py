@@ -283,7 +283,14 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
             better = "keep --criterion, --optimizer and the precision (PRECISION, --bf16, --fp16)"
             raise ConfigurationError(f"{filename}: {error}".replace(remedy, better)) from error
         self.wait_for_checkpoint()
-        self.saved = self.get_num_updates() if Path(filename) == last_of(self) else 0
+        is_own = Path(filename) == last_of(self)
+        trained = self._optim_history[-1].get("num_updates", 0) if extra else 0
+        if is_own and not reset_optimizer and self.get_num_updates() < trained:
+            # fairseq would train from update 0 again, even if the run is complete
+            raise ConfigurationError(
+                f"{filename} contains no optimiser state: --finetune-from-model starts a new run"
+            )
+        self.saved = self.get_num_updates() if is_own else 0
         if extra is not None:
             if not reset_optimizer:
                 self._apply_options(optimizer_overrides or {})

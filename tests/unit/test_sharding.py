@@ -251,7 +251,9 @@ def test_a_checkpoint_without_optimiser_state_loads_its_weights(tmp_path: Path) 
     file = tmp_path / "checkpoint_last.pt"
     contents = save(train(tmp_path, SHARDED, "--no-save-optimizer-state"), file)
     assert "last_optimizer_state" not in contents
-    after = Rig(tmp_path, *ADAM, SHARDED, seed=2)
+    with pytest.raises(ConfigurationError, match=r"last\.pt contains no optimiser state"):
+        Rig(tmp_path, *ADAM, SHARDED).trainer.load_checkpoint(str(file))
+    after = Rig(tmp_path / "other", *ADAM, SHARDED, seed=2)
     after.trainer.load_checkpoint(str(file))
     assert compare(contents["model"], checkpoint(after)["model"]) == 0
 
