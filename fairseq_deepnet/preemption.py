@@ -53,12 +53,11 @@ def listen() -> bool:
     _is_listening = True
     for number in PREEMPTING:
         signal.signal(number, _receive)
+        atexit.register(signal.signal, number, signal.SIG_IGN)  # while the process exits
     is_spawned = multiprocessing.process.parent_process() is not None
     if is_spawned or "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent()
     os.register_at_fork(after_in_child=_protect_worker)
-    for number in PREEMPTING:  # ignore signals while the process exits
-        atexit.register(signal.signal, number, signal.SIG_IGN)
     return True
 
 
@@ -100,11 +99,6 @@ class Preemption(Observer):
         if self.trainer.data_parallel_world_size == 1:
             return signalled() is not None
         return bool(self.trainer.is_signalled)
-
-    def owed(self) -> dict[str, Any]:
-        """Return the checkpoint's record of the validation that the signal has prevented."""
-        epoch_itr = self.trainer.epoch_itr
-        return {"epoch": epoch_itr.epoch, "end_of_epoch": epoch_itr.end_of_epoch()}
 
     def act(self) -> None:
         """After a signal, save a checkpoint; end the run unless only its last validation remains.

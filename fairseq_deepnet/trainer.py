@@ -247,13 +247,14 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
     def save_now(self, filename: str) -> None:
         """Save the checkpoint that fairseq would write after the current update."""
         saver = fairseq.checkpoint_utils.save_checkpoint
-        extra = {"train_iterator": self.epoch_itr.state_dict(), "val_loss": None}
+        epoch_itr = self.epoch_itr
+        extra = {"train_iterator": epoch_itr.state_dict(), "val_loss": None}
         if hasattr(self.task, "get_checkpoint_dict"):
             extra.update(self.task.get_checkpoint_dict())
         if hasattr(saver, "best"):
             extra["best"] = saver.best
-        if self.preemption is not None:
-            extra[preemption.OWED] = self.preemption.owed()
+        owed = {"epoch": epoch_itr.epoch, "end_of_epoch": epoch_itr.end_of_epoch()}
+        extra[preemption.OWED] = owed  # the validation that the signal has prevented
         self.save_checkpoint(filename, extra)
 
     def load_checkpoint(

@@ -103,7 +103,6 @@ def _settings(group: dict[str, Any], step: int) -> dict[str, Any]:
         "eps": group["eps"] / math.sqrt(1 - beta2**step),
         "amsgrad": False,
         "maximize": False,
-        "found_inf": None,
     }
 
 

@@ -64,12 +64,8 @@ def scatter(model: ShardedModel, read: Any) -> dict[str, Any]:
         ConfigurationError: in every process, if the checkpoint's parameters do not match.
     """
     shapes, own = model.trained_shapes(), [p.detach() for p in model.trained()]
-    whole: Any = None
-    state: Any = None
-    if model.rank == 0:
-        whole = _by_parameter(read, shapes)
-        state = whole and skeleton(whole)
-    state = distributed.broadcast_object(state, 0, model.group)
+    whole: Any = _by_parameter(read, shapes) if model.rank == 0 else None
+    state: Any = distributed.broadcast_object(whole and skeleton(whole), 0, model.group)
     if state is None:
         raise ConfigurationError(
             "the checkpoint's optimiser state does not match the trained parameters; train the same"
