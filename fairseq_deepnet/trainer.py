@@ -6,6 +6,7 @@ With the plugin, fairseq-train uses DeepNetTrainer for every architecture.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -119,6 +120,16 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
 
     # Updates
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Begin an epoch; before the first update, warn if the schedule does not fit the run."""
+        super().begin_epoch(epoch)
+        schedule, limits = self.cfg.lr_scheduler, self.cfg.optimization
+        if self.is_data_parallel_master and not self.get_num_updates():
+            of_epochs = limits.max_epoch * math.ceil(len(self.epoch_itr) / limits.update_freq[-1])
+            length = min(filter(None, (limits.max_update, of_epochs)), default=0)
+            for warning in misfits(getattr(schedule, "_name", None), schedule, length):
+                logger.warning(warning)
+
     def train_step(self, samples: Sequence[Any], raise_oom: bool = False) -> Any:
         update = self.get_num_updates() + 1
         self.filled = sum(map(bool, samples))
@@ -187,9 +198,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         task, data = self.task, self.cfg.dataset
         if load_dataset:
             logger.info("loading train data for epoch %d", epoch)
-            task.load_dataset(
-                data.train_subset, epoch=epoch, combine=True, data_selector=None, tpu=self.tpu
-            )
+            task.load_dataset(data.train_subset, epoch=epoch, combine=True, tpu=self.tpu)
         dataset = task.dataset(data.train_subset)
         if isinstance(task, TranslationMultiSimpleEpochTask):
             # with --sampling-method RoundRobin, fairseq would reuse the previous epoch's data
@@ -386,8 +395,8 @@ def _patience() -> dict[str, Any]:
 def build_observers(trainer: DeepNetTrainer) -> list[Observer]:
     """Return the observers of a new trainer.
 
-    Preemption works with every model. The monitor, the divergence watch and warnings about the
-    learning-rate schedule are added only for our models, because they need these models' options.
+    Preemption works with every model. The monitor and the divergence watch are added only for our
+    models, because they need these models' options.
     """
     observers: list[Observer] = []
     if hasattr(trainer.cfg.model, "residual_scheme"):
@@ -401,10 +410,6 @@ def build_observers(trainer: DeepNetTrainer) -> list[Observer]:
 def _build_instruments(trainer: DeepNetTrainer) -> list[Observer]:
     cfg, folder = trainer.cfg, run_folder(Path(trainer.cfg.checkpoint.save_dir))
     monitor = None
-    if trainer.is_data_parallel_master:
-        schedule, length = cfg.lr_scheduler, cfg.optimization.max_update
-        for warning in misfits(getattr(schedule, "_name", None), schedule, length):
-            logger.warning(warning)
     quantities = monitored_quantities(cfg.model)
     if cfg.distributed_training.ddp_backend == FULLY_SHARDED:
         unavailable = [name for name in quantities if name not in ON_SHARDS]

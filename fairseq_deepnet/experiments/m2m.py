@@ -57,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
     note = ""
     if ours["directions"] != content["directions"]:
         note = f" (over {ours['directions']:,} of {content['directions']:,} directions)"
-    rows.append(["this model", f"{number(ours['bleu'])}{note}"])
+    label = f"this model, beam {args.beam}, tok:{args.tokenizer or 'by language'}"
+    rows.append([label, f"{number(ours['bleu'])}{note}"])
     print(f"{text}\n\n{markdown(rows)}\n\nThe paper's numbers: {table.metric}.")
     return 0
 

@@ -93,7 +93,6 @@ def compare(folders: Sequence[Path], score: str | None = None) -> tuple[pd.DataF
     Raises:
         ValueError: if fewer than two systems are scored, or the scores are not comparable.
     """
-    from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.significance import PairedTest
 
     notes, runs = list(NOTES), []
@@ -126,8 +125,7 @@ def compare(folders: Sequence[Path], score: str | None = None) -> tuple[pd.DataF
     if not seeds:
         raise ValueError("--significance: the systems have no seed in common")
     signature = dict(part.split(":", 1) for part in runs[0].record["bleu_signature"].split("|"))
-    tokenizer = scoring.check_tokenizer(signature.get("tok", "13a"))
-    bleu = BLEU(tokenize=tokenizer, lowercase=signature.get("case") == "lc")
+    bleu = scoring.load_bleu(signature.get("tok", "13a"), signature.get("case") == "lc")
     paths = [next(iter(runs.values())).folder for runs in systems.values()]
     is_unique = len({path.name for path in paths}) == len(paths)
     names = [path.name if is_unique else shown(path) for path in paths]

@@ -5,29 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 
-def misfits(name: str | None, options: Any, max_update: float | None) -> list[str]:
+def misfits(name: str | None, options: Any, length: int) -> list[str]:
     """Return one sentence per mismatch between the schedule and the run's length.
 
     Args:
         name: name of the schedule, as in --lr-scheduler.
         options: object with the schedule's options as attributes (warmup_updates, ...).
-        max_update: number of updates; None or 0 if only epochs limit the run.
+        length: number of updates; 0 if it is unknown.
     """
-    if not max_update:
-        return []
-    length, problems = int(max_update), []
+    problems = []
     option = "warmup-steps" if name == "tri_stage" else "warmup-updates"
     warmup, total = _number(options, option), _number(options, "total-num-update")
-    if warmup >= max(length, total):  # a total above the length means a deliberately short run
+    # a total above the length means a deliberately short run
+    if length and warmup >= max(length, total):
         problems.append(
-            f"--{option} {warmup:,} is not below --max-update {length:,}: the warm-up never ends;"
-            f" set --{option} to a fraction of {length}"
+            f"--{option} {warmup:,} is not below the run's {length:,} updates:"
+            f" the warm-up never ends; set --{option} to a fraction of {length}"
         )
     decays_to_zero = name == "polynomial_decay" and not _number(options, "end-learning-rate")
     if decays_to_zero and 0 < total < length:
         problems.append(
-            f"--total-num-update {total:,} is below --max-update {length:,}: the learning rate is"
-            f" 0 in the last {length - total:,} updates; give both the same number"
+            f"--total-num-update {total:,} is below the run's {length:,} updates:"
+            f" the learning rate is 0 in the last {length - total:,}; give both the same number"
         )
     return problems
 

@@ -62,14 +62,6 @@ def test_moved_data_are_recognised_by_their_record(run: Path, tmp_path: Path) ->
     assert not trained_model.is_own_data(lone, copy)
 
 
-def test_data_named_by_the_user_are_relative_to_the_working_folder(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError, match="there is no data folder data/missing;"):
-        trained_model.find_data(trained_model.choose_model(run, 0), Path("data/missing"))
-
-
 def test_a_multilingual_model_needs_multilingual_data(run: Path, tmp_path: Path) -> None:
     folder = trained_model.DataFolder.open(make_data(tmp_path / "pair"))
     path = run / "checkpoints" / "checkpoint_best.pt"

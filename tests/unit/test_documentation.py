@@ -6,14 +6,13 @@ import importlib
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.cli import words_of
+from tests.support.shell import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
 STARTS = re.compile(r"(?:[A-Z_]+=\S+ +)*(?:deepnet |bash scripts/|python benchmarks/)")

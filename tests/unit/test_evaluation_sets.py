@@ -110,6 +110,9 @@ def test_a_second_call_reads_the_set_again_and_another_set_is_not_overwritten(
         path.write_text("other\ntext\nhere\n", encoding="utf-8")
     make("flores101", raw, out, model=["de", "en"])
     assert text(out, "flores101.de-en.en") == ["other", "text", "here"]
+    (raw / "devtest" / "deu.devtest").write_bytes(b"ja\n\xff\nnein\n")
+    with pytest.raises(ValueError, match=r"deu\.devtest, line 2: not valid UTF-8"):
+        make("flores101", raw, out, model=["de", "en"])
     with pytest.raises(ValueError, match="exists and contains something else"):
         make("flores101", raw, out, model=["de", "fr"])
 

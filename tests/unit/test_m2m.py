@@ -67,7 +67,8 @@ def test_a_published_set_is_scored_and_tabulated(
     lines = printed.out.split("\n")
     rows = [[cell.strip() for cell in row.strip("| ").split("|")] for row in lines]
     assert ["M2M-100, 48 layers (12B)", "13.6"] in rows
-    assert ["this model", f"12.00 (over {1 if only else 6} of 7,482 directions)"] in rows
+    bleu = f"12.00 (over {1 if only else 6} of 7,482 directions)"
+    assert ["this model, beam 5, tok:flores101", bleu] in rows
 
 
 def test_a_folder_without_a_record_is_read_with_its_subword_model(

@@ -57,6 +57,17 @@ def test_observers_are_notified_in_order_and_failed_attempts_keep_their_number(
     ]
 
 
+def test_a_warm_up_longer_than_all_epochs_causes_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = Rig(tmp_path, "--max-epoch=4", "--warmup-updates=400", "--update-freq=4").trainer
+    trainer.epoch_itr = range(299)  # 75 updates of at most four batches
+    for update in (0, 75):
+        trainer.set_num_updates(update)
+        trainer.begin_epoch(1)
+    assert caplog.text.count("--warmup-updates 400 is not below the run's 300 updates") == 1
+
+
 def test_a_failing_observer_is_switched_off_and_training_continues(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

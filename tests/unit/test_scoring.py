@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,7 @@ import sacrebleu
 import sacrebleu.tokenizers.tokenizer_spm as sacrebleu_spm
 import sentencepiece
 
-from fairseq_deepnet.tools.evaluation import scoring
-from fairseq_deepnet.tools.evaluation.scoring import score
+from fairseq_deepnet.tools.evaluation.scoring import score, tokenizer_of
 
 needs_mecab = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("MeCab", "ipadic", "mecab_ko")),
@@ -43,13 +42,6 @@ def test_texts_of_different_lengths_and_empty_texts_are_refused() -> None:
             score(*texts)
 
 
-@pytest.fixture(autouse=True)
-def forget_checks() -> Iterator[None]:
-    scoring.check_tokenizer.cache_clear()
-    yield
-    scoring.check_tokenizer.cache_clear()
-
-
 @pytest.mark.parametrize(
     ("target", "tokenizer"),
     [
@@ -59,7 +51,7 @@ def forget_checks() -> Iterator[None]:
     ],
 )
 def test_the_target_language_selects_the_tokenizer(target: str | None, tokenizer: str) -> None:
-    assert scoring.tokenizer_of(target) == tokenizer
+    assert tokenizer_of(target) == tokenizer
 
 
 @pytest.mark.parametrize(
@@ -82,6 +74,12 @@ def test_text_without_spaces_is_scored_by_its_words(
     assert score(text, text, target_language=target)["bleu"] == pytest.approx(100)
     if target != "ko":
         assert score(wrong, text)["bleu"] < 30
+
+
+def test_a_missing_word_segmenter_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sacrebleu.BLEU, "__init__", lambda *_, **__: sys.exit("\nno mecab\n"))
+    with pytest.raises(ValueError, match=r"^the tokenizer ko-mecab .*\): install the extra cjk"):
+        score(KOREAN, KOREAN, target_language="ko")
 
 
 def test_spbleu_uses_a_local_sentencepiece_model(

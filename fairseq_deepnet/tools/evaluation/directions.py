@@ -168,9 +168,8 @@ def translate_all(
         gpus: number of GPUs that the processes share; 0 for the CPU.
     """
     # detect a missing tokenizer now, not after hours of translation
-    for job in jobs:
-        target = job.direction.target
-        scoring.check_tokenizer(job.options["tokenizer"] or scoring.tokenizer_of(target))
+    for name in {j.options["tokenizer"] or scoring.tokenizer_of(j.direction.target) for j in jobs}:
+        scoring.load_bleu(name)
     # processes start quickly if the fork server has imported fairseq; with GPUs, the import would
     # initialise CUDA, which forked processes cannot use
     context = multiprocessing.get_context("forkserver")

@@ -46,9 +46,8 @@ def tokenizer_of(target_language: str | None) -> str:
     return language.bleu if language else "13a"
 
 
-@functools.cache
-def check_tokenizer(name: str) -> str:
-    """Return a tokenizer's name, or raise ValueError if sacreBLEU cannot use the tokenizer.
+def load_bleu(name: str, lowercase: bool = False) -> Any:
+    """Return sacreBLEU's BLEU with this tokenizer, or raise ValueError if it cannot be used.
 
     For spBLEU, sacreBLEU downloads a sentencepiece model unless the model is in $SACREBLEU/models
     (by default, ~/.sacrebleu/models).
@@ -57,14 +56,14 @@ def check_tokenizer(name: str) -> str:
     from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
     from sacrebleu.utils import SACREBLEU_DIR
 
-    remedy = "choose --tokenizer char (TOKENIZER)"
+    remedy = "install the extra cjk: EXTRAS=dev,cjk bash scripts/setup.sh"
     if name in SPM_MODELS:
         remedy = f"copy {SPM_MODELS[name]['url']} to {SACREBLEU_DIR}/models"
     try:
-        BLEU(tokenize=name)
+        return BLEU(tokenize=name, lowercase=lowercase)
     except (RuntimeError, OSError, SystemExit) as error:
-        raise ValueError(f"the tokenizer {name} cannot be used ({error}): {remedy}") from error
-    return name
+        reason = " ".join(str(error).split())
+        raise ValueError(f"the tokenizer {name} cannot be used ({reason}): {remedy}") from error
 
 
 def score(
@@ -85,13 +84,12 @@ def score(
     Raises ValueError if the lists are empty or differ in length, or if sacreBLEU cannot use the
     tokenizer.
     """
-    from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
     if len(hypotheses) != len(references) or not references:
         raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
-    name = check_tokenizer(tokenizer or tokenizer_of(target_language))
-    bleu, chrf = BLEU(tokenize=name, lowercase=lowercase), CHRF(lowercase=lowercase)
+    bleu = load_bleu(tokenizer or tokenizer_of(target_language), lowercase)
+    chrf = CHRF(lowercase=lowercase)
     words = bleu.corpus_score(hypotheses, [references])
     characters = chrf.corpus_score(hypotheses, [references])
     return {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import BytesIO
 from itertools import permutations
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -20,6 +21,7 @@ from fairseq_deepnet.records import record_of, write_json
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.moses import detokenise
 from fairseq_deepnet.tools.corpora.published import opened
+from fairseq_deepnet.tools.corpora.text import decode
 from fairseq_deepnet.tools.languages import find, languages
 
 FOLDER: Final = RESOURCES / "configs" / "evaluation"
@@ -54,12 +56,10 @@ def read_raw(raw: Path, names: Sequence[str]) -> dict[str, list[str]]:
             contents.setdefault(path.name, path.read_bytes())
     if missing := sorted(set(names) - set(contents)):
         raise FileNotFoundError(f"{raw} lacks {len(missing)} files: {', '.join(missing[:3])} ...")
-    lines = {}
-    for name, content in contents.items():
-        # str.splitlines would also split at characters such as U+2028
-        text = content.decode("utf-8-sig").removesuffix("\n")
-        lines[name] = [line.removesuffix("\r") for line in text.split("\n")]
-    return lines
+    return {
+        name: [decode(line, raw / name, n) for n, line in enumerate(BytesIO(content), start=1)]
+        for name, content in contents.items()
+    }
 
 
 def read_files(
