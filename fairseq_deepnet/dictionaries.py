@@ -45,12 +45,12 @@ def other_options(trained: Any, chosen: Any, names: Sequence[str]) -> str:
     changes = []
     for name in names:
         if hasattr(trained, name) and hasattr(chosen, name):
-            if name == "langtoks":
-                tokens = (" ".join(language_tokens(vars(args))) for args in (trained, chosen))
-                label, (was, now) = "", (words or "no language tokens" for words in tokens)
-            else:
+            if name != "langtoks":
                 label = f"--{name.replace('_', '-')} "
                 was, now = (getattr(args, name) or None for args in (trained, chosen))
+            else:
+                tokens = (" ".join(language_tokens(vars(args))) for args in (trained, chosen))
+                label, (was, now) = "", (words or "no language tokens" for words in tokens)
             if was != now:
                 changes.append(f"{label}{was}, not {now}")
     return "; ".join(changes)

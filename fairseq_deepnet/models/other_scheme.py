@@ -54,10 +54,10 @@ def _refusal(cfg: Any, filename: str, reset_optimizer: bool) -> str | None:
     before, now = (getattr(model, RECORD, None) or {} for model in (args, cfg.model))
     for side in before:
         if now.get(side, before[side]) != before[side]:
-            error = f"{filename} was trained with another {side} dictionary"
+            change = f"{filename} was trained with another {side} dictionary"
             if not reset_optimizer:
-                return f"{error}; use that run's data folder"
-            logger.warning("%s: its embeddings now belong to other words", error)
+                return f"{change}; use that run's data folder"
+            logger.warning("%s: its embeddings now belong to other words", change)
     chosen = scheme_in(cfg.model)
     try:
         trained = scheme_in(args)
