@@ -168,11 +168,6 @@ class ShardedModel(nn.Module):
         for p in grads:
             p.whole_gradient_norm = norms.get(p)  # type: ignore[attr-defined]
 
-    def forget_gradients(self) -> None:
-        """Drop any gradients that a failed pass may have left in the sharded parameters."""
-        for p in self.parameters_split.values():
-            p.grad = None
-
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Return a context for a micro-batch that is not the last in its update.

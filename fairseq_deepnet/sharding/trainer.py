@@ -66,7 +66,7 @@ def end_at_once() -> None:
     processes.
     """
     if multiprocessing.parent_process() is not None:
-        atexit.register(_end_after_error)
+        atexit.register(lambda: os._exit(1) if _ERRORS else None)
     previous = sys.excepthook
     if getattr(previous, "ends_at_once", False):
         return
@@ -85,12 +85,6 @@ def end_at_once() -> None:
 
     hook.ends_at_once = True  # type: ignore[attr-defined]
     sys.excepthook = hook
-
-
-def _end_after_error() -> None:
-    """Exit the process if `noting_errors` has recorded an error."""
-    if _ERRORS:
-        os._exit(1)
 
 
 @contextlib.contextmanager
@@ -231,7 +225,8 @@ class ShardedTrainer(DeepNetTrainer):
 
     def zero_grad(self) -> None:
         super().zero_grad()
-        self.sharded.forget_gradients()
+        for p in self.sharded.parameters_split.values():
+            p.grad = None  # left by a failed pass
 
     def clip_grad_norm(self, clip_norm: float) -> Tensor:
         """Clip gradients by their norm over all processes, and return this norm."""
