@@ -85,11 +85,6 @@ class Depths:
         crossed = side is Side.DECODER and self.encoder > 0
         return self.of(side) * (3 if crossed else 2)
 
-    @property
-    def all_sublayers(self) -> int:
-        """Number of residual branches in the whole model: 2N + 3M if it has both sides."""
-        return sum(self.sublayers(side) for side in Side)
-
 
 @dataclass(frozen=True)
 class Place:

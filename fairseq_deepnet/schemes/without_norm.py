@@ -80,7 +80,7 @@ class RFixup(ResidualScheme):
     def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
         if role in (Role.OUT_PROJ, Role.FC2):
             return 0.0
-        branches = float(self.depths.all_sublayers)
+        branches = float(sum(map(self.depths.sublayers, Side)))
         if role is Role.FC1:
             return branches ** (-1 / 2)
         if self.variant == "code" and sublayer is Sublayer.ENCODER_ATTN:
