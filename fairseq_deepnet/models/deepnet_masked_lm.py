@@ -21,13 +21,7 @@ from .scheme_options import add_scheme_arguments, default_scheme, finish_model, 
 
 
 class DeepNetMaskedLMEncoder(RobertaEncoder):
-    """Our encoder (`sentence_encoder`) below fairseq's head for masked tokens (`lm_head`).
-
-    Args:
-        args: model arguments.
-        dictionary: dictionary with <mask>, which the task adds.
-        scheme: the residual scheme.
-    """
+    """Our encoder (`sentence_encoder`) below fairseq's head for masked tokens (`lm_head`)."""
 
     def __init__(self, args: Namespace, dictionary: Dictionary, scheme: ResidualScheme) -> None:
         # This attribute comes first because the base class calls build_encoder.
@@ -60,10 +54,6 @@ class DeepNetMaskedLM(RobertaModel):
 
     As in RoBERTa, initial weights outside the layers have standard deviation 0.02, and biases are
     zero. With `--init stock`, this applies to layers too; otherwise the scheme initialises them.
-
-    Args:
-        args: model arguments, saved in every checkpoint.
-        encoder: a `DeepNetMaskedLMEncoder`.
     """
 
     def __init__(self, args: Namespace, encoder: DeepNetMaskedLMEncoder) -> None:

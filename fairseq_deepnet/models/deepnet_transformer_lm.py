@@ -32,10 +32,6 @@ class DeepNetTransformerLM(HonoursBf16, TransformerLanguageModel):
     `TransformerLanguageModel`. With `--residual-scheme post-ln` (or `pre-ln`), this model can load
     checkpoints of `--arch transformer_lm` without adaptive input. fairseq's build_model is
     overridden because it hard-codes the decoder's class.
-
-    Args:
-        args: model arguments, saved in every checkpoint.
-        decoder: a `DeepNetDecoder` without cross-attention.
     """
 
     def __init__(self, args: Namespace, decoder: DeepNetDecoder) -> None:

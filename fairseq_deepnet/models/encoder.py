@@ -75,14 +75,7 @@ class SchemeStack:
 
 
 class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
-    """Encoder of N layers with a residual scheme.
-
-    Args:
-        cfg: fairseq's TransformerConfig, with our options as additional attributes.
-        dictionary: dictionary of the source language.
-        embed_tokens: source embeddings.
-        scheme: the residual scheme.
-    """
+    """Encoder of N layers with a residual scheme; `cfg` is that of `SchemeStack.set_up`."""
 
     side = Side.ENCODER
 

@@ -140,9 +140,7 @@ def _depths(args: Any, sides: tuple[Side, ...]) -> Depths:
 def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
     """Return a model's scheme as recorded in its checkpoint, or from its options if unrecorded.
 
-    Args:
-        args: model arguments.
-        sides: stacks of this kind of model.
+    `sides` are the stacks of this kind of model.
     """
     chosen = scheme_class(args.residual_scheme, "--residual-scheme")
     variant = getattr(args, "scheme_variant", None)

@@ -155,10 +155,7 @@ class ResidualScheme:
     ) -> dict[Sublayer, Residual]:
         """Return a residual for each sublayer of the layer at `place`.
 
-        Args:
-            place: position of the layer.
-            sublayers: sublayers of the layer, in order.
-            embed_dim: C, the size of learned vectors.
+        Learned vectors have the size C, which is `embed_dim`.
         """
         return {sublayer: self.build_residual(place, sublayer, embed_dim) for sublayer in sublayers}
 
@@ -200,9 +197,7 @@ class ResidualScheme:
     def residual_weight(self, place: Place, learned: Mapping[str, Tensor]) -> float | Tensor:
         """Return a trained Post-LN sublayer's residual weight, a number or a vector [C].
 
-        Args:
-            place: position of the sublayer's layer.
-            learned: saved tensors of the sublayer's residual, by name.
+        `learned` contains the saved tensors of the sublayer's residual, by name.
         """
         return self.alphas[place.side]
 
@@ -244,9 +239,7 @@ class ResidualScheme:
     def prepare(self, model: nn.Module, warmup: int) -> None:
         """Prepare values that depend on a batch (as in Admin) or on the learning-rate schedule.
 
-        Args:
-            model: the complete model.
-            warmup: number of warm-up updates (0 without warm-up).
+        `model` is complete, and `warmup` is the number of warm-up updates (0 without warm-up).
         """
 
     def __repr__(self) -> str:
