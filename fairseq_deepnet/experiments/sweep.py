@@ -149,9 +149,7 @@ def divide(gpus: str, parallel: int, visible: list[str], cores: int) -> list[Sha
 
     Args:
         gpus: total number of GPUs, or "all"; "0" selects the CPU
-        parallel: number of parallel cells
         visible: the machine's GPUs, as CUDA_VISIBLE_DEVICES names them
-        cores: number of CPU cores
 
     Raises:
         ValueError: if there are more parallel cells than GPUs.

@@ -38,9 +38,6 @@ class ShardedModel(nn.Module):
     Args:
         model: fp32 model on the host. Its parameters are equal in all processes, or are on the
             meta device in processes other than rank 0.
-        group: process group.
-        device: device for the computation.
-        dtype: dtype of the computation.
         unit_bytes: maximum size of a unit, i.e. of the layers that are gathered together.
         reshard: free each unit after its forward pass and gather it again for its backward pass.
             Otherwise parameters stay gathered for all micro-batches of an update, and full
@@ -254,8 +251,7 @@ class ShardedModel(nn.Module):
     ) -> None:
         """Load parameters and buffers from rank 0's `to_load`; all processes must take part.
 
-        Args:
-            state_dict: ignored, as fairseq's trainer passes an empty dictionary.
+        fairseq's trainer passes an empty `state_dict`, which is ignored.
 
         Raises:
             RuntimeError: in every process, if names or shapes differ.
@@ -325,10 +321,8 @@ def cast_buffers(model: nn.Module, dtype: torch.dtype, device: torch.device) -> 
 def weights_on_rank_0(cfg: Any = None) -> Iterator[None]:
     """In processes other than rank 0, build parameters (not buffers) without allocating memory.
 
-    Afterwards torch's random generator has rank 0's state in every process.
-
-    Args:
-        cfg: ignored; fairseq passes its configuration of distributed training.
+    Afterwards torch's random generator has rank 0's state in every process. fairseq passes `cfg`,
+    which is ignored.
     """
     group = distributed.get_data_parallel_group() if dist.is_initialized() else None
     if group is None or distributed.get_data_parallel_world_size() == 1:

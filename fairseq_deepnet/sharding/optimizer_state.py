@@ -23,7 +23,6 @@ def gather(
     """On rank 0, return the optimiser's state as in unsharded training; on other ranks, return {}.
 
     Args:
-        model: the sharded model.
         state: this process's state.
         exact: full fp32 weights, which are stored if `state` contains fp32 weights.
         flat: store one flat tensor for all parameters, as in fairseq's fp16 checkpoints.
@@ -54,11 +53,7 @@ def gather(
 
 
 def scatter(model: ShardedModel, read: Any) -> dict[str, Any]:
-    """Return this process's part of the optimiser's state.
-
-    Args:
-        model: the sharded model.
-        read: the checkpoint's state on rank 0; ignored on other ranks.
+    """Return this process's part of `read`, the checkpoint's optimiser state on rank 0.
 
     Raises:
         ConfigurationError: in every process, if the checkpoint's parameters do not match.

@@ -46,12 +46,10 @@ class Devices:
 def choose_devices(
     gpus: str, cpu_processes: int, nodes: int, visible: int, elsewhere: bool = False
 ) -> Devices:
-    """Return the devices to train on.
+    """Return the devices to train on, given the fields of `Devices`.
 
     Args:
         gpus: number of GPUs per node, or "all" for all visible GPUs
-        cpu_processes: number of processes per node if no GPUs are used
-        nodes: number of nodes
         visible: number of GPUs in this machine
         elsewhere: True if the run may use another machine, as in a dry run; `gpus` may then exceed
             `visible`

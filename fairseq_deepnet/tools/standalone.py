@@ -40,7 +40,6 @@ def build_from_arguments(args: Namespace, vocabulary: int, target: int | None = 
     """Build the model described by fairseq-train's parsed arguments, without pretrained embeddings.
 
     Args:
-        args: the parsed arguments.
         vocabulary: number of entries in the dictionary.
         target: number of entries in the target dictionary, if there is a separate one.
 

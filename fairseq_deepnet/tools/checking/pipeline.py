@@ -321,7 +321,6 @@ def compare(
 
     Args:
         batch: arguments of the forward method; if None, random tokens, as fairseq's models expect.
-        subject: description of the model.
         trained: True if the weights have been trained; they are then not judged.
 
     Raises:

@@ -78,11 +78,7 @@ def save(figure: Any, file: Path) -> None:
 
 
 def draw(runs: Sequence[Run], show: str = "loss", head: str = "") -> Any:
-    """Draw a quantity as lines, or as heat maps if it is measured by layer.
-
-    Args:
-        show: the quantity, one of SHOWN
-        head: title of the figure
+    """Draw a quantity of SHOWN as lines, or as heat maps if it is measured by layer.
 
     Raises:
         ValueError: if no run has the quantity.

@@ -85,12 +85,7 @@ def take(run: Path, change: str, ended: Mapping[str, Any]) -> list[dict[str, Any
     Checkpoints that are too new or unreadable are moved aside, and the newest remaining checkpoint
     becomes checkpoint_last.pt. If checkpoint_best.pt is too new, the best earlier checkpoint
     replaces it. The record is written last. If this process is killed before writing it, the next
-    start repeats the fallback.
-
-    Args:
-        run: the run folder
-        change: the step of --fallbacks to take
-        ended: the content of ended.json
+    start repeats the fallback. `ended` is the content of ended.json.
     """
     from fairseq_deepnet.checkpoints import LAST, copy_checkpoint, load_checkpoint
     from fairseq_deepnet.divergence.watch import newest_before, resumable

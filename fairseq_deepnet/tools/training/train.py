@@ -130,8 +130,6 @@ class Child:
     """Process that the supervisor starts on this machine, and whose output becomes the log.
 
     Args:
-        plan: the plan, which contains the command
-        run: the run folder
         node: index of this machine, from 0
         grace: seconds until the process must have exited after a signal
     """
