@@ -8,7 +8,7 @@ Models of this package, fairseq and torchscale use the same names. A stack has `
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from torch import nn
 
@@ -56,23 +56,10 @@ class Stack:
     layers: tuple[Layer, ...]
 
     @property
-    def final_norm(self) -> nn.Module | None:
-        """LayerNorm at the stack's output, or None."""
-        norm = getattr(self.module, "layer_norm", None)
-        return norm if isinstance(norm, nn.Module) else None
-
-    @property
     def table(self) -> nn.Embedding | None:
         """The stack's token embeddings, or None."""
         table = getattr(self.module, "embed_tokens", None)
         return table if isinstance(table, nn.Embedding) else None
-
-    def linears(self) -> Iterator[tuple[int, Branch, Role, nn.Linear]]:
-        """Yield every linear map with its layer's index, its branch and its role."""
-        for index, layer in enumerate(self.layers):
-            for branch in layer.branches:
-                for role, linear in branch.linears.items():
-                    yield index, branch, role, linear
 
 
 def find_stacks(model: nn.Module) -> list[Stack]:

@@ -182,7 +182,7 @@ def run_model(
             if not calls[layer.module]:
                 raise ValueError(f"{layer.name} takes no part in the forward pass")
         streams = [calls[layer.module][0] for layer in stack.layers]
-        last, final = streams[-1][1], stack.final_norm
+        last, final = streams[-1][1], getattr(stack.module, "layer_norm", None)
         follows = any(calls[norm] and same(calls[norm][0][0], last) for norm in norms)
         measured.append((streams, follows if final is None else bool(calls[final])))
     return measured
@@ -199,10 +199,11 @@ def fit_residuals(model: nn.Module, stacks: Sequence[Stack], batch: Any) -> list
     """
     layers = [layer for stack in stacks for layer in stack.layers]
     modules = [layer.module for layer in layers]
-    ends = [end for layer in layers for b in layer.branches for end in (b.entry, b.exit)]
+    branches = [branch for layer in layers for branch in layer.branches]
+    ends = [end for branch in branches for end in (branch.entry, branch.exit)]
     norms = {layer.name: norms_of(layer) for layer in layers}
     watched = [*modules, *ends, *(norm for group in norms.values() for norm in group)]
-    for *_, linear in (each for stack in stacks for each in stack.linears()):
+    for linear in (each for branch in branches for each in branch.linears.values()):
         if not linear.weight.any():
             nn.init.xavier_normal_(linear.weight)
     with recording(watched, set(modules)) as calls, torch.no_grad():
