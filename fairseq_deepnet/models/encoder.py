@@ -110,7 +110,6 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
         # This check comes first because it waits for everything queued on a GPU.
         padding = padded if padded.any() else None
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
-        states: list[Tensor] = []
         dtype = x.dtype
         mask = None if padding is None else additive(key_mask(padding), dtype)
         x = self.to_stream(x)
@@ -121,12 +120,18 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
             # Generation sorts by words; padding depends on subwords and can fill a third of a batch
             batch = Unpadded(padding)
         if batch is not None:
-            x, _ = self.run_all(batch.take(x), mask, False, batch)
-            x = batch.restore(x)
-        else:
-            x = x if padding is None else x.masked_fill(padding.unsqueeze(-1), 0)
-            x, states = self.run_all(x, mask, return_all_hiddens)
-        x = self.to_output(x, dtype)
+            x = batch.take(x)
+        elif padding is not None:
+            x = x.masked_fill(padding.unsqueeze(-1), 0)
+        x, states = run_layers(
+            self.layers,
+            x,
+            lambda layer, h: layer(h, mask, batch),
+            self.checkpointing,
+            self.combination,
+            return_all_hiddens,
+        )
+        x = self.to_output(x if batch is None else batch.restore(x), dtype)
         lengths = src_tokens.ne(self.padding_idx).sum(dim=1, dtype=torch.int32)
         return {
             "encoder_out": [x.transpose(0, 1)],
@@ -138,19 +143,6 @@ class DeepNetEncoder(SchemeStack, TransformerEncoderBase):
             "src_lengths": [lengths.unsqueeze(1)],
             "packed": [batch] if batch is not None and batch.packed else [],
         }
-
-    def run_all(
-        self, x: Tensor, mask: Tensor | None, keep_states: bool, batch: Unpadded | None = None
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Run x through the layers; arguments are as in `EncoderLayer.compute`."""
-        return run_layers(
-            self.layers,
-            x,
-            lambda layer, h: layer(h, mask, batch),
-            self.checkpointing,
-            self.combination,
-            keep_states,
-        )
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
         """Prepare the encoder for generation, after training."""
