@@ -34,20 +34,12 @@ _PERIODIC: Final = re.compile(r"checkpoint(\d+|_\d+_\d+)\.pt")
 _DAMAGE: Final = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError, OSError)
 """Exceptions that may be raised when a damaged file is read."""
 
-
-def checkpoint_globals() -> tuple[Any, ...]:
-    """Return the classes in fairseq's checkpoints that torch's weights-only loader must allow.
-
-    They are Namespace for model arguments and, with --eval-bleu, numpy's classes for BLEU counts.
-    torch.serialization.get_unsafe_globals_in_checkpoint lists nothing else for any optimiser,
-    scheduler or form of configuration (cfg or args). The loader refuses all other classes.
-    """
-    array_rebuilder = np.zeros(0).__reduce__()[0]  # its module differs between versions of numpy
-    dtypes = {type(np.dtype(kind)) for kind in (np.int64, np.float64)}
-    return Namespace, np.ndarray, np.dtype, array_rebuilder, *dtypes
-
-
-torch.serialization.add_safe_globals(list(checkpoint_globals()))
+# Checkpoints contain Namespace for model arguments and, with --eval-bleu, numpy's BLEU counts.
+# torch.serialization.get_unsafe_globals_in_checkpoint lists nothing else for any optimiser,
+# scheduler or form of configuration (cfg or args). torch refuses all other classes.
+_REBUILD: Any = np.zeros(0).__reduce__()[0]  # its module differs between versions of numpy
+_DTYPES: Final = (type(np.dtype(np.int64)), type(np.dtype(np.float64)))
+torch.serialization.add_safe_globals([Namespace, np.ndarray, np.dtype, _REBUILD, *_DTYPES])
 
 
 def refuse_damaged(path: Path | str, weights: bool = True) -> None:
@@ -106,8 +98,8 @@ def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        ValueError: if the file is damaged or not a checkpoint, if it contains classes that
-            `checkpoint_globals` does not list, or if its options would run code.
+        ValueError: if the file is damaged or not a checkpoint, if it contains classes that fairseq
+            does not save, or if its options would run code.
     """
     path = Path(path)
     if not path.is_file():
