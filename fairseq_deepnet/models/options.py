@@ -79,15 +79,9 @@ def default_shape(
     args: Namespace, width: int, ffn: int, heads: int, sides: Iterable[Side] = BOTH
 ) -> None:
     """Set the width, feed-forward width and number of heads of `sides`, unless already set."""
+    shape = {"embed_dim": width, "ffn_embed_dim": ffn, "attention_heads": heads}
     for side in sides:
-        default(
-            args,
-            **{
-                f"{side.value}_embed_dim": width,
-                f"{side.value}_ffn_embed_dim": ffn,
-                f"{side.value}_attention_heads": heads,
-            },
-        )
+        default(args, **{f"{side.value}_{name}": size for name, size in shape.items()})
 
 
 def default_depth(args: Namespace, layers: int, sides: Iterable[Side] = BOTH) -> None:
