@@ -8,8 +8,6 @@ Shapes: B = batch, T = target length, C = channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from fairseq.criterions import cross_entropy, register_criterion
@@ -21,7 +19,6 @@ from .chunked import Losses, counted, smoothed_cross_entropy
 
 PLAIN = "chunked_cross_entropy"
 SMOOTHED = "chunked_label_smoothed_cross_entropy"
-Loss = Callable[[Tensor], Losses]
 
 
 def output_projection(model: nn.Module, criterion: str) -> nn.Linear:
@@ -43,21 +40,6 @@ def output_projection(model: nn.Module, criterion: str) -> nn.Linear:
             f" {criterion.removeprefix('chunked_')}"
         )
     return projection
-
-
-@contextmanager
-def replaced(model: nn.Module, loss: Loss) -> Iterator[None]:
-    """Make the model's forward return loss(features [B, T, C]) instead of logits.
-
-    The loss must be part of the forward pass. Otherwise, pytorch_ddp with --find-unused-parameters
-    would treat an untied output layer as unused.
-    """
-    decoder: Any = model.decoder  # fairseq's wrappers, too, have this attribute
-    decoder.output_layer = loss
-    try:
-        yield
-    finally:
-        del decoder.output_layer
 
 
 class AtOutputLayer:
@@ -88,7 +70,7 @@ class AtOutputLayer:
         # This synchronises with a GPU, so it comes before the model runs.
         rows = counted(target, self.padding_idx)
 
-        def loss(features: Tensor) -> Losses:
+        def loss(features: Tensor) -> Losses:  # [B, T, C]
             return smoothed_cross_entropy(
                 features[:, self.ignore_prefix_size :],
                 projection.weight,
@@ -100,8 +82,14 @@ class AtOutputLayer:
                 rows,
             )
 
-        with replaced(model, loss):
+        # The loss is part of the model's forward pass. Otherwise, pytorch_ddp with
+        # --find-unused-parameters would treat an untied output layer as unused.
+        decoder = model.decoder  # fairseq's wrappers, too, have this attribute
+        decoder.output_layer = loss
+        try:
             return stock.forward(model, sample, reduce)
+        finally:
+            del decoder.output_layer
 
     def compute_loss(
         self, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True
