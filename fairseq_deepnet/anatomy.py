@@ -5,8 +5,6 @@ Models of this package, fairseq and torchscale use the same names. A stack has `
 `encoder_attn_layer_norm` and `final_layer_norm`. torchscale's `fc1` and `fc2` are parts of `ffn`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

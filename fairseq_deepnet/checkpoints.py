@@ -1,7 +1,5 @@
 """Safe reading and atomic writing of fairseq checkpoints."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import pickle

@@ -1,7 +1,5 @@
 """The command `deepnet SUBCOMMAND`, which imports only the module of its subcommand."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib

@@ -4,8 +4,6 @@ Importing the plugin calls `apply`, which installs the repairs in this module. D
 repairs the training loop, and optim.half_precision saves fp32 weights.
 """
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import functools

@@ -3,8 +3,6 @@
 Swapping two lines of a dictionary keeps its size, but the model then outputs wrong words.
 """
 
-from __future__ import annotations
-
 import hashlib
 from argparse import Namespace
 from collections.abc import Mapping, Sequence

@@ -7,8 +7,6 @@ Rank 0 writes ended.json before it exits, because torchrun and srun hide its exi
 This module imports neither torch nor fairseq, because the supervisor of `deepnet train` uses it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Atomic writing and locking of files, and the project's folders."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -5,8 +5,6 @@ accepts only constants; lists, tuples, sets and dictionaries of constants; lists
 repeated with *; and arithmetic on numbers. `compat.py` replaces `eval` in fairseq with `evaluate`.
 """
 
-from __future__ import annotations
-
 import ast
 import operator
 import re

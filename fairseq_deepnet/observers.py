@@ -1,7 +1,5 @@
 """Observers, which follow a run without changing its results."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

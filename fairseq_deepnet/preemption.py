@@ -6,8 +6,6 @@ checkpoint_last.pt, and all processes exit with status PREEMPTED. If a validatio
 update, the resumed run starts with it. Only `deepnet train` enforces a deadline for the exit.
 """
 
-from __future__ import annotations
-
 import atexit
 import logging
 import math

@@ -4,8 +4,6 @@ Records are written atomically. For a damaged record, `read_record` raises a Val
 the file and a remedy.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

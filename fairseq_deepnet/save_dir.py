@@ -1,7 +1,5 @@
 """Locking and repair of --save-dir, the folder of a run's checkpoints."""
 
-from __future__ import annotations
-
 import logging
 import os
 from pathlib import Path

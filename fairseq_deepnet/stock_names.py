@@ -3,8 +3,6 @@
 A run that resumes with a different value of such an option is still the same experiment.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

@@ -15,8 +15,6 @@ follows from the sum of W over V and the sum of x over N.
 torch 2.13's chunked linear_cross_entropy supports neither label smoothing nor a separate nll.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final, NamedTuple
 
 import torch

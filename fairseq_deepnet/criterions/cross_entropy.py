@@ -6,8 +6,6 @@ all tokens are never in memory together.
 Shapes: B = batch, T = target length, C = channels.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from fairseq.criterions import cross_entropy, register_criterion

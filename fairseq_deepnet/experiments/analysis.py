@@ -11,8 +11,6 @@ update i, its activations and gradients at update i + 1. Our lines are solid, or
 fairseq's initialisation; the paper's lines are dotted and have open markers.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import re

@@ -18,8 +18,6 @@ for each value. `values: schemes` selects all registered residual schemes. In `o
 `settings`, the key PRECISION sets an option of `deepnet train` instead of fairseq-train.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import dataclasses

@@ -4,8 +4,6 @@ The command writes a test set to files named with the model's language codes, tr
 it like `deepnet evaluate`, and prints the average score beside the paper's.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables and figures of the DeepNet paper, read from paper.yaml, and the paper's law of depth."""
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics

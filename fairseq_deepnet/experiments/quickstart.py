@@ -4,8 +4,6 @@ The command runs the sweep configs/sweeps/quickstart.yaml, and prints scores, lo
 translations.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from pathlib import Path

@@ -5,8 +5,6 @@ measure against depth, as the paper's figure 6 does. --significance prints paire
 differences instead.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

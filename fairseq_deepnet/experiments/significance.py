@@ -6,8 +6,6 @@ in their seed are one system, whose score is their mean corpus BLEU. When a test
 sentence, it does so for all seeds at once, because their translations are not independent.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import statistics

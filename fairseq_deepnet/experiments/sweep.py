@@ -7,8 +7,6 @@ the `deepnet sweep` command resumes stopped and failed cells, and skips the othe
 describes the definitions in configs/sweeps/.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

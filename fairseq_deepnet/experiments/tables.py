@@ -4,8 +4,6 @@ By default, the rows of a table correspond to the sweep's first factor and the c
 factor. `TABLES` contains functions that build different tables. Each entry is a mean over seeds.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

@@ -4,8 +4,6 @@ To count parameters, one layer per side is built on the meta device. The count i
 milliseconds, whereas building a thousand layers takes seconds.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Mapping

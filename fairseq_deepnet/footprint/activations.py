@@ -6,8 +6,6 @@ n = tokens per micro-batch on one side, m = n of the encoder side, C = channels,
 width, H = heads, L = tokens per sentence, e = bytes per activation.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import cast
 

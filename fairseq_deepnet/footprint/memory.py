@@ -4,8 +4,6 @@ In the first micro-batch, backward allocates gradients while it frees activation
 peaks at the beginning or the end of a sequence of identical layers.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Final

@@ -4,8 +4,6 @@ fairseq compares only parameter names and shapes, which most schemes share. With
 training would continue with another scheme and overwrite the checkpoint.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from typing import Any, Final

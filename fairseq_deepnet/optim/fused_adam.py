@@ -6,8 +6,6 @@ the bias; torch divides by sqrt(v / c) + eps with c = 1 - beta2^step. The steps 
 receives eps / sqrt(c) as its eps.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator

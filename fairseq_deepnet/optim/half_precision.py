@@ -10,8 +10,6 @@ fairseq's FP16Optimizer has a single flat master tensor with --fp16, but one per
 each gradient separately. With `fused_adam`, three calls are enough here, with equal results.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from typing import Any, Final

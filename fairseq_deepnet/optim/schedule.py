@@ -1,7 +1,5 @@
 """Checks of the learning-rate schedule against the length of the run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

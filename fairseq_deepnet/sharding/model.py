@@ -5,8 +5,6 @@ eight processes would need memory for eight models. Here, processes other than r
 parameters without allocating memory and receive their rows of each parameter from rank 0.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Conversion between an optimiser's sharded state and a checkpoint's full state."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

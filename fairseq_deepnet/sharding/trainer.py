@@ -6,8 +6,6 @@ true, fairseq's trainer imports fairscale, rejects --bf16, and asks the model fo
 ShardedTrainer overrides the methods that have to differ.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools

@@ -11,8 +11,6 @@ If `total-num-update` equals `max-update`, both change when a later file or the 
 `max-update`. Otherwise the learning rate of a longer run would reach 0 before the run's end.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence

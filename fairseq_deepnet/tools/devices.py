@@ -1,7 +1,5 @@
 """Cores, GPUs and memory of this machine."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from typing import Final

@@ -3,8 +3,6 @@
 `deepnet options` prints the options of an architecture, which fairseq-train --help omits.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import re

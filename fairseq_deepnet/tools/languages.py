@@ -3,8 +3,6 @@
 They are listed in languages.yaml, whose header explains the columns.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from pathlib import Path

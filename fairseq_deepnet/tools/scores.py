@@ -5,8 +5,6 @@ several directions are stored in a folder NAME, with two such files for each dir
 averages in summary.json.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The mean of a run's last checkpoints usually translates slightly better than any
 (Vaswani et al. 2017, section 6.1, average the last 5 to 20). `deepnet average` writes the mean.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import fnmatch

@@ -1,7 +1,5 @@
 """Command line of `deepnet check`, which compares a model with the scheme that it claims."""
 
-from __future__ import annotations
-
 import argparse
 from argparse import Namespace
 from collections.abc import Sequence

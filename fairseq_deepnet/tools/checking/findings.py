@@ -1,7 +1,5 @@
 """Findings of a check, and their report as text or JSON."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, Final

@@ -3,8 +3,6 @@
 LayerNorms need no names, because `measure` infers their positions from inputs and outputs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

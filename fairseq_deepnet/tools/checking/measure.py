@@ -9,8 +9,6 @@ alpha. `run_model` records each layer's input in the unchanged model.
 Shapes: recorded tensors are flattened to [n, C] (n = tokens in the batch, C = channels).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Comparison of a model's weights, LayerNorms and residual connections with its claimed scheme."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math

@@ -4,8 +4,6 @@ A sentencepiece model encodes text directly as piece IDs, which a table maps to 
 indices. Subwords of Moses tokens are looked up in a fairseq dictionary instead.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections import Counter

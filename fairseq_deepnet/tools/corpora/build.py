@@ -6,8 +6,6 @@ contains the recipe, the digests of the sources and the results of finished step
 the command resumes a build that was killed. If the input is invalid, OUT.part is removed.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ A download is named FILE.part until it is verified: its size and checksum must e
 values, if any (published.yaml names their sources), and gzip files must be readable to their end.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import hashlib

@@ -4,8 +4,6 @@ sacremoses tokenises text like Moses' tokenizer.perl, including escapes such as 
 subword-nmt splits tokens into subwords, separated by `@@ `. The extra "moses" installs both.
 """
 
-from __future__ import annotations
-
 import importlib
 import io
 import re

@@ -4,8 +4,6 @@ deepnet preprocess pair --src de --tgt en --train raw/train --valid raw/valid --
 deepnet preprocess multi30k --raw my/multi30k
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import re

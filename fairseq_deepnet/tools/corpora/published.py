@@ -1,7 +1,5 @@
 """Definitions of data folders and corpora from published.yaml, and readers of published text."""
 
-from __future__ import annotations
-
 import gzip
 import html
 import itertools

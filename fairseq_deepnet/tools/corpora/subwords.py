@@ -4,8 +4,6 @@ A dictionary lists the pieces in the model's order. sentencepiece places them af
 </s>, and fairseq after <s>, <pad>, </s> and <unk>, so a piece's index is its sentencepiece ID + 1.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import re

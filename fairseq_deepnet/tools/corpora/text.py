@@ -4,8 +4,6 @@ A line ends only at "\\n". Python's text mode also splits at a lone "\\r", and `
 U+2028, U+0085, "\\x0b" and others. Either would misalign the two sides of a corpus.
 """
 
-from __future__ import annotations
-
 import difflib
 import gzip
 import multiprocessing

@@ -4,8 +4,6 @@ Each process loads the model once and translates parts of test sets, so that no 
 direction is finished when its JSON file exists. Each average comes with its number of directions.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import itertools

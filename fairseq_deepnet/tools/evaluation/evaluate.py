@@ -3,8 +3,6 @@
 Further options of fairseq-generate can follow `--`.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 from collections.abc import Sequence

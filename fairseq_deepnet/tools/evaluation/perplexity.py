@@ -6,8 +6,6 @@ separated by spaces, and each line end counts as a word. The perplexity of a mas
 only the masked subwords, chosen as in training, so it does not measure the text's probability.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import subprocess

@@ -10,8 +10,6 @@ language of each line among the corpus's languages. An off-target rate below py3
 rate on the references is not meaningful.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import re

@@ -5,8 +5,6 @@ SET.A-B.B, named with the model's language codes, to a folder. The set can then 
 `deepnet evaluate RUN --text FOLDER --split SET`. There is one reader for each published layout.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BytesIO

@@ -4,8 +4,6 @@ CTranslate2's own fairseq converter needs the fairseq task and supports only fai
 module copies tensors from the folded state dict instead.
 """
 
-from __future__ import annotations
-
 import shutil
 from argparse import Namespace
 from collections.abc import Mapping

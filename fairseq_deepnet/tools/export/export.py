@@ -3,8 +3,6 @@
 A complete export replaces an earlier export at the same path, but no other file or folder.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 from pathlib import Path

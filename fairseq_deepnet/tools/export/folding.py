@@ -12,8 +12,6 @@ The first way changes only one layer, so layers of the folded model can still be
 docs/reports/export.md describes the result for each scheme.
 """
 
-from __future__ import annotations
-
 import re
 from argparse import Namespace
 from collections.abc import Mapping

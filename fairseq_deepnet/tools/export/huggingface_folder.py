@@ -11,8 +11,6 @@ tokenizer accepts sentencepiece models whose pieces are in any order.
 This module does not import transformers.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from argparse import Namespace

@@ -1,7 +1,5 @@
 """Conversion of our models to fairseq's own Transformers, which other engines can also run."""
 
-from __future__ import annotations
-
 import argparse
 from argparse import Namespace
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ multiplication and an addition count as two operations. Only matrix products are
 memory bandwidth limits everything else (LayerNorm, dropout, softmax).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from argparse import Namespace
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 A run has the same colour in all panels. The heat maps of a quantity share one colour scale.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from pathlib import Path

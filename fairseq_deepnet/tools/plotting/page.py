@@ -1,7 +1,5 @@
 """Plots of runs as a self-contained HTML page with tables and plotly figures."""
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`deepnet plot RUN...`: plot a quantity of runs as an image, or all quantities as a page."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

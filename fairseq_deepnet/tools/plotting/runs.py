@@ -3,8 +3,6 @@
 Shapes: U = logged or monitored updates, L = layers of a stack, numbered from the input.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -7,8 +7,6 @@ in effect. fallback.json in the run folder records the steps, not the resulting 
 applies the recorded steps to its own options, so a run may resume on another number of devices.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import shutil

@@ -9,8 +9,6 @@ WORLD_SIZE, MASTER_ADDR). How torchrun is started depends on the nodes:
 - In a SLURM job, srun starts one torchrun per node; all connect through the job's first node.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

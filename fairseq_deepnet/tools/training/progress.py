@@ -3,8 +3,6 @@
 Lines in an unknown format are shown unchanged, because they may explain a crash.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

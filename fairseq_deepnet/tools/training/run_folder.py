@@ -1,7 +1,5 @@
 """Records in a run folder, which prevent a run from resuming with other settings or data."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

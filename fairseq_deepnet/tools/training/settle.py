@@ -4,8 +4,6 @@ The plan combines the config, the command line, the data folder and the devices.
 the records in the run folder, then recorded there and printed in five lines.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

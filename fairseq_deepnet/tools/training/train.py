@@ -15,8 +15,6 @@ To save memory, this module imports neither torch nor fairseq. Plans are compute
 exit before the child starts.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import math

@@ -4,8 +4,6 @@ Both engines run the same beam search, but only fairseq scores the language toke
 translation (--decoder-langtok). Only `Translator` imports torch and fairseq, which takes seconds.
 """
 
-from __future__ import annotations
-
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ same order. Empty lines stay empty. Bytes that are not UTF-8 become U+FFFD. The 
 names is created only when all lines are translated.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import itertools
