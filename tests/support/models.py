@@ -18,7 +18,6 @@ VARIANTS = [(name, variant) for name in SCHEMES for variant in SCHEMES[name].var
 """All pairs of scheme and variant; the variant is None if a scheme has none."""
 FEW = ("deepnorm", "admin", "dlcl", "resi-dual")
 """Schemes in quick tests: a constant, a profile, a sum of layers, two streams."""
-BuildModel = Callable[..., Any]
 Schemes = dict[str, type[ResidualScheme]]
 
 

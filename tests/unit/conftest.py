@@ -1,4 +1,4 @@
-"""Fixtures of the unit tests: a model builder and a padded batch."""
+"""Fixtures of the unit tests: the table of schemes and a padded batch."""
 
 from collections.abc import Iterator
 
@@ -6,12 +6,7 @@ import pytest
 import torch
 
 from fairseq_deepnet.schemes import SCHEMES
-from tests.support.models import SYMBOLS, BuildModel, Schemes, build_model
-
-
-@pytest.fixture
-def model_builder() -> BuildModel:
-    return build_model
+from tests.support.models import SYMBOLS, Schemes
 
 
 @pytest.fixture

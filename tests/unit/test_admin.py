@@ -11,15 +11,15 @@ from torch import Tensor
 
 from fairseq_deepnet.schemes.admin import AdminResidual
 from tests.support import reference
-from tests.support.models import BuildModel, loss_of
+from tests.support.models import build_model, loss_of
 
 Batch = dict[str, Tensor]
 
 
 @pytest.fixture
-def model(model_builder: BuildModel) -> Any:
+def model() -> Any:
     """Return a new model in training mode, without dropout."""
-    return model_builder(residual_scheme="admin").train()
+    return build_model(residual_scheme="admin").train()
 
 
 def residuals(stack: Any) -> list[AdminResidual]:
@@ -73,10 +73,10 @@ def chain(
 @pytest.mark.parametrize("init", ["scheme", "stock"])
 @pytest.mark.parametrize(("n", "m"), [(3, 2), (1, 5)])
 def test_the_first_training_batch_sets_omega_by_the_authors_recursion(
-    init: str, n: int, m: int, model_builder: BuildModel, batch: Batch
+    init: str, n: int, m: int, batch: Batch
 ) -> None:
     depths = {"encoder_layers": n, "decoder_layers": m}
-    model = model_builder(residual_scheme="admin", init=init, **depths).train()
+    model = build_model(residual_scheme="admin", init=init, **depths).train()
     weights = dict(model.named_parameters())
     source, target = batch["src_tokens"], batch["prev_output_tokens"]
     heads = model.encoder.layers[0].self_attn.num_heads
@@ -95,9 +95,9 @@ def test_the_first_training_batch_sets_omega_by_the_authors_recursion(
     assert actual[0] == actual[2 * n] == 1.0  # each stack has its own chain
 
 
-def test_variances_are_measured_after_dropout(model_builder: BuildModel, batch: Batch) -> None:
+def test_variances_are_measured_after_dropout(batch: Batch) -> None:
     """Apply the recursion to the streams and branches recorded by hooks."""
-    model = model_builder(residual_scheme="admin", dropout=0.4, activation_dropout=0.2).train()
+    model = build_model(residual_scheme="admin", dropout=0.4, activation_dropout=0.2).train()
     branches: list[Tensor] = []
     streams: list[Tensor] = []
     layers = model.encoder.layers
@@ -131,22 +131,20 @@ def other(batch: Batch) -> Batch:
     return {**moved, "src_lengths": batch["src_lengths"]}
 
 
-def test_only_the_first_batch_profiles(model: Any, model_builder: BuildModel, batch: Batch) -> None:
+def test_only_the_first_batch_profiles(model: Any, batch: Batch) -> None:
     """Later micro-batches of the first update, with --update-freq, do not change omega either."""
     model(**batch)
     before = omegas(model)
     model(**other(batch))
     assert omegas(model) == before
-    another = model_builder(residual_scheme="admin").train()
+    another = build_model(residual_scheme="admin").train()
     another(**other(batch))
     assert omegas(another) != before
 
 
-def test_a_resumed_model_keeps_omega_and_is_not_profiled_again(
-    model: Any, model_builder: BuildModel, batch: Batch
-) -> None:
+def test_a_resumed_model_keeps_omega_and_is_not_profiled_again(model: Any, batch: Batch) -> None:
     model(**batch)
-    resumed = model_builder(residual_scheme="admin", seed=2)
+    resumed = build_model(residual_scheme="admin", seed=2)
     resumed.load_state_dict(model.state_dict(), strict=True)
     resumed.train()(**other(batch))
     assert omegas(resumed) == omegas(model)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support.models import BuildModel, build_model
+from tests.support.models import build_model
 
 
 def scales(model: Any) -> set[float]:
@@ -31,10 +31,8 @@ def test_branches_grow_to_one_over_the_warm_up_and_stay(arch: str, warmup: Any) 
 
 
 @pytest.mark.parametrize("options", [{}, {"warmup_updates": 0}], ids=str)
-def test_without_a_warm_up_they_grow_for_4000_updates(
-    options: dict[str, int], model_builder: BuildModel
-) -> None:
-    model = model_builder(residual_scheme="branchnorm", **options)
+def test_without_a_warm_up_they_grow_for_4000_updates(options: dict[str, int]) -> None:
+    model = build_model(residual_scheme="branchnorm", **options)
     model.set_num_updates(999)
     assert scales(model) == {0.25}
     # LN(x + a G) = LN(x / a + G), as needed for the bound of the update
@@ -42,14 +40,14 @@ def test_without_a_warm_up_they_grow_for_4000_updates(
 
 
 def test_a_model_computes_with_the_scale_of_its_checkpoint_which_never_falls(
-    model_builder: BuildModel, batch: dict[str, Tensor]
+    batch: dict[str, Tensor],
 ) -> None:
     """Neither the number of updates nor the order of calls changes a loaded scale.
 
     Fine-tuning counts updates from 0 but starts from the trained function.
     """
     model, again = (
-        model_builder(residual_scheme="branchnorm", warmup_updates=4, seed=seed) for seed in (1, 2)
+        build_model(residual_scheme="branchnorm", warmup_updates=4, seed=seed) for seed in (1, 2)
     )
     model.set_num_updates(1)
     again.set_num_updates(2)

@@ -11,7 +11,7 @@ from fairseq_deepnet.models.decoder import DECODING_KEY
 from fairseq_deepnet.models.encoder import hypotheses_per_sentence
 from fairseq_deepnet.modules.decoding import Decoding
 from fairseq_deepnet.modules.joined_projection import joined_part
-from tests.support.models import BuildModel, build_model, stir
+from tests.support.models import build_model, stir
 
 Batch = dict[str, Tensor]
 TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}
@@ -160,10 +160,8 @@ def test_alignments_follow_rows_whose_sentences_moved() -> None:
 
 
 @torch.no_grad()
-def test_the_encoder_output_is_stored_once_per_sentence(
-    model_builder: BuildModel, batch: Batch
-) -> None:
-    encoder = model_builder().eval().encoder
+def test_the_encoder_output_is_stored_once_per_sentence(batch: Batch) -> None:
+    encoder = build_model().eval().encoder
     encoded = encoder(batch["src_tokens"], batch["src_lengths"])
     repeated = encoder.reorder_encoder_out(encoded, torch.arange(3).repeat_interleave(2))
     assert repeated["encoder_out"][0] is encoded["encoder_out"][0]
@@ -175,10 +173,8 @@ def test_the_encoder_output_is_stored_once_per_sentence(
 
 @pytest.mark.parametrize("order", [[2, 3, 0, 0, 5, 4], [0, 2, 3, 1]], ids=["grouped", "torn"])
 @torch.no_grad()
-def test_full_decoding_uses_the_reordered_encoder_output(
-    model_builder: BuildModel, batch: Batch, order: list[int]
-) -> None:
-    model = model_builder().eval()
+def test_full_decoding_uses_the_reordered_encoder_output(batch: Batch, order: list[int]) -> None:
+    model = build_model().eval()
     source, rows = batch["src_tokens"], torch.arange(3).repeat_interleave(2)
     encoded = model.encoder(source, batch["src_lengths"])
     for new_order in (rows, torch.tensor(order)):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairseq_deepnet.modules.dropout import Dropout
 from tests.support import reference
-from tests.support.models import VARIANTS, BuildModel, assert_same_training, loss_of, matrix
+from tests.support.models import VARIANTS, assert_same_training, build_model, loss_of, matrix
 
 Batch = dict[str, Tensor]
 EACH: list[dict[str, float]] = [
@@ -80,12 +80,12 @@ def assert_alike(ours: Any, stock: Any, batch: Batch) -> None:
 @pytest.mark.parametrize("options", EACH, ids=str)
 @pytest.mark.parametrize("scheme", ["post-ln", "pre-ln"])
 def test_dropout_is_in_the_same_places_as_in_stock_fairseq(
-    scheme: str, options: dict[str, float], model_builder: BuildModel, batch: Batch
+    scheme: str, options: dict[str, float], batch: Batch
 ) -> None:
     pre = {f"{side}_normalize_before": scheme == "pre-ln" for side in ("encoder", "decoder")}
     chosen = {"dropout": 0.0} | options
-    stock = model_builder("transformer", **pre, **chosen)
-    ours = model_builder(residual_scheme=scheme, init="stock", seed=2, **chosen)
+    stock = build_model("transformer", **pre, **chosen)
+    ours = build_model(residual_scheme=scheme, init="stock", seed=2, **chosen)
     ours.load_state_dict(stock.state_dict())
     assert_alike(ours, stock, batch)
 
@@ -94,15 +94,11 @@ def test_dropout_is_in_the_same_places_as_in_stock_fairseq(
 @pytest.mark.parametrize(("scheme", "variant"), matrix(VARIANTS))
 @torch.no_grad()
 def test_dropout_is_where_the_schemes_formula_has_it(
-    scheme: str,
-    variant: str | None,
-    options: dict[str, float],
-    model_builder: BuildModel,
-    batch: Batch,
+    scheme: str, variant: str | None, options: dict[str, float], batch: Batch
 ) -> None:
     """NormFormer normalises its branch before dropout, but fc1's output after dropout."""
     chosen = {"dropout": 0.0} | options
-    model = model_builder(residual_scheme=scheme, scheme_variant=variant, **chosen)
+    model = build_model(residual_scheme=scheme, scheme_variant=variant, **chosen)
     generator = torch.Generator().manual_seed(9)
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.dtype.is_floating_point:

@@ -16,7 +16,7 @@ from fairseq_deepnet.checkpoints import save_checkpoint
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.tools.standalone import VocabularyTask
-from tests.support.models import SYMBOLS, VARIANTS, BuildModel, loss_of, matrix, small, stir
+from tests.support.models import SYMBOLS, VARIANTS, build_model, loss_of, matrix, small, stir
 
 Batch = dict[str, Tensor]
 
@@ -39,12 +39,12 @@ def chosen(request: pytest.FixtureRequest) -> dict[str, str | None]:
 
 @pytest.mark.parametrize("ties", [{}, {"share_all_embeddings": True}], ids=["untied", "tied"])
 def test_every_parameter_has_a_gradient_after_three_updates(
-    chosen: dict[str, Any], ties: dict[str, bool], model_builder: BuildModel, batch: Batch
+    chosen: dict[str, Any], ties: dict[str, bool], batch: Batch
 ) -> None:
     """R-Fixup needs one update each for the vocabulary projection, the decoder's zero maps and the
     encoder's, before the encoder's keys have gradients.
     """
-    model = model_builder(**chosen, **ties)
+    model = build_model(**chosen, **ties)
     for _ in range(3):
         step(model, batch)
     loss_of(model, batch).backward()
@@ -56,16 +56,16 @@ def test_every_parameter_has_a_gradient_after_three_updates(
             assert parameter.grad.any(), name
 
 
-def test_a_scheme_learns(chosen: dict[str, Any], model_builder: BuildModel, batch: Batch) -> None:
-    model = model_builder(**chosen)
+def test_a_scheme_learns(chosen: dict[str, Any], batch: Batch) -> None:
+    model = build_model(**chosen)
     losses = [step(model, batch, 0.05) for _ in range(12)]
     assert losses[-1] < losses[0] - 0.1
 
 
 def test_18_layers_per_side_have_finite_initial_logits_and_gradients(
-    chosen: dict[str, Any], model_builder: BuildModel, batch: Batch
+    chosen: dict[str, Any], batch: Batch
 ) -> None:
-    model = model_builder(encoder_layers=18, decoder_layers=18, **chosen).eval()
+    model = build_model(encoder_layers=18, decoder_layers=18, **chosen).eval()
     with torch.no_grad():  # Admin is evaluated without and with a profile
         assert loss_of(model, batch).item() < 10  # log(64) is 4.2
         assert loss_of(model.train(), batch).item() < 10
@@ -116,11 +116,9 @@ def test_fairseqs_loader_restores_a_scheme_completely(
     assert torch.equal(again.eval()(**batch)[0], model.eval()(**batch)[0])
 
 
-def test_learned_residuals_have_names_for_the_log(
-    chosen: dict[str, Any], model_builder: BuildModel, batch: Batch
-) -> None:
+def test_learned_residuals_have_names_for_the_log(chosen: dict[str, Any], batch: Batch) -> None:
     """Every value from `learned` must change with an update."""
-    model = model_builder(**chosen)
+    model = build_model(**chosen)
     stir(model)
     names = {
         "admin": {"residual_weight"},
@@ -146,25 +144,23 @@ def test_learned_residuals_have_names_for_the_log(
 
 @pytest.mark.parametrize("option", ["encoder_layerdrop", "decoder_layers_to_keep"])
 def test_layers_may_be_dropped_unless_the_scheme_needs_all(
-    chosen: dict[str, Any], option: str, model_builder: BuildModel, batch: Batch
+    chosen: dict[str, Any], option: str, batch: Batch
 ) -> None:
     """Admin's chain and DLCL's matrix include every layer, and LayerNorm Scaling counts layers."""
     asked = {option: 0.5 if option.endswith("drop") else "0"}
     if chosen["residual_scheme"] in ("admin", "dlcl", "ln-scaling"):
         name = option.replace("_", "-")
         with pytest.raises(ConfigurationError, match=f"--{name} .* needs every layer"):
-            model_builder(**chosen, **asked)
+            build_model(**chosen, **asked)
     else:
-        assert model_builder(**chosen, **asked).eval()(**batch)[0].isfinite().all()
+        assert build_model(**chosen, **asked).eval()(**batch)[0].isfinite().all()
 
 
 @pytest.mark.parametrize("name", [name for name in SCHEMES if SCHEMES[name].layer_drop])
-def test_an_update_without_any_layer_is_finite(
-    name: str, model_builder: BuildModel, batch: Batch
-) -> None:
+def test_an_update_without_any_layer_is_finite(name: str, batch: Batch) -> None:
     """LayerDrop draws independently for each layer and may drop all layers of a stack."""
     drop = {"encoder_layerdrop": 1.0, "decoder_layerdrop": 1.0, "log_interval": 1}
-    model = model_builder(residual_scheme=name, **drop)
+    model = build_model(residual_scheme=name, **drop)
     assert math.isfinite(step(model, batch))
     state = torch.get_rng_state()
     model.set_num_updates(0)

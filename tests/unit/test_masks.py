@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fairseq_deepnet.models.encoder import SchemeStack
 from fairseq_deepnet.modules import attention
 from fairseq_deepnet.modules.positions import Unpadded, target_mask
-from tests.support.models import BuildModel
+from tests.support.models import build_model
 
 PADDINGS = torch.tensor(list(product([False, True], repeat=4)))
 """All patterns of padding in four positions."""
@@ -51,12 +51,12 @@ def test_there_is_a_mask_only_if_a_word_could_attend_to_padding() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_padding_before_a_word_is_handled_as_in_stock_fairseq(
-    layout: str, model_builder: BuildModel, monkeypatch: pytest.MonkeyPatch
+    layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Word-level text may contain the word <pad>, which is followed by another word."""
     monkeypatch.setattr("fairseq_deepnet.modules.positions.WORTH_IT", 0)
-    stock = model_builder("transformer").train()
-    ours = model_builder(residual_scheme="post-ln", init="stock", seed=2).train()
+    stock = build_model("transformer").train()
+    ours = build_model(residual_scheme="post-ln", init="stock", seed=2).train()
     ours.load_state_dict(stock.state_dict())
     target = torch.tensor(LAYOUTS[layout])
     source = torch.arange(4, 14).view(2, 5)
@@ -95,12 +95,7 @@ class Waits(TorchDispatchMode):
 @pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "unpacked"])
 def test_no_operation_synchronises_after_the_first_product(
-    arch: str,
-    padded: bool,
-    packed: bool,
-    model_builder: BuildModel,
-    batch: dict[str, Tensor],
-    monkeypatch: pytest.MonkeyPatch,
+    arch: str, padded: bool, packed: bool, batch: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if packed:
         monkeypatch.setattr(SchemeStack, "packs", lambda *_: True)
@@ -109,7 +104,7 @@ def test_no_operation_synchronises_after_the_first_product(
         monkeypatch.setattr(Unpadded, "where_it_pays", lambda *_: None)
     if not padded:
         batch = {name: tokens.clamp_min(2) for name, tokens in batch.items()}
-    model = model_builder(arch, **LEARNED).train()
+    model = build_model(arch, **LEARNED).train()
     if arch == "deepnet_transformer_lm":
         inputs: dict[str, Any] = {"src_tokens": batch["prev_output_tokens"]}
     else:
@@ -135,13 +130,13 @@ class Operations(TorchDispatchMode):
 
 @torch.no_grad()
 def test_layers_do_not_convert_masks(
-    model_builder: BuildModel, batch: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+    batch: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Unpadded, "where_it_pays", lambda *_: None)
     full = {name: tokens.clamp_min(2) for name, tokens in batch.items()}
     differences = []
     for layers in (2, 4):
-        model = model_builder(encoder_layers=layers, decoder_layers=layers).eval()
+        model = build_model(encoder_layers=layers, decoder_layers=layers).eval()
         counts = []
         for sample in (batch, full):
             with Operations() as operations:  # type: ignore[no-untyped-call]

@@ -8,7 +8,7 @@ from fairseq.search import DiverseBeamSearch as Search
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
-from tests.support.models import BuildModel, assert_same_training, loss_of
+from tests.support.models import assert_same_training, build_model, loss_of
 
 Batch = dict[str, Tensor]
 
@@ -30,22 +30,20 @@ VARIANTS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", VARIANTS, ids=lambda o: "-".join(o) or "plain")
 @pytest.mark.parametrize("scheme", ["post-ln", "pre-ln"])
 def test_plain_schemes_equal_stock_fairseq(
-    scheme: str, options: dict[str, Any], model_builder: BuildModel, batch: Batch
+    scheme: str, options: dict[str, Any], batch: Batch
 ) -> None:
     pre = {"encoder_normalize_before": scheme == "pre-ln"}
     pre["decoder_normalize_before"] = scheme == "pre-ln"
-    stock = model_builder("transformer", **pre, **options)
-    ours = model_builder(residual_scheme=scheme, init="stock", seed=2, **options)
+    stock = build_model("transformer", **pre, **options)
+    ours = build_model(residual_scheme=scheme, init="stock", seed=2, **options)
     ours.load_state_dict(stock.state_dict(), strict=True)
     assert_same_training(ours, stock, lambda model: loss_of(model, batch))
     stock.load_state_dict(ours.state_dict(), strict=True)
 
 
-def test_attention_weights_and_masks_for_alignments_equal_stock_fairseqs(
-    model_builder: BuildModel, batch: Batch
-) -> None:
-    stock = model_builder("transformer").eval()
-    ours = model_builder(residual_scheme="post-ln", init="stock", seed=2).eval()
+def test_attention_weights_and_masks_for_alignments_equal_stock_fairseqs(batch: Batch) -> None:
+    stock = build_model("transformer").eval()
+    ours = build_model(residual_scheme="post-ln", init="stock", seed=2).eval()
     ours.load_state_dict(stock.state_dict())
     real = batch["prev_output_tokens"].ne(1)
     for layer, heads in ((0, None), (1, 2)):
@@ -74,19 +72,17 @@ def search(models: list[Any], prefix: Tensor | None, **options: Any) -> list[lis
 @pytest.mark.parametrize("beam", [1, 5])
 @pytest.mark.parametrize("ensemble", [1, 2])
 @pytest.mark.parametrize("prefixed", [False, True])
-def test_beam_search_equals_stock_fairseqs(
-    beam: int, ensemble: int, prefixed: bool, model_builder: BuildModel
-) -> None:
+def test_beam_search_equals_stock_fairseqs(beam: int, ensemble: int, prefixed: bool) -> None:
     """Sentences end at different steps, and finished sentences leave the batch."""
     plain = {"residual_scheme": "post-ln", "init": "stock"}
     ours, stock = [], []
     for seed in range(ensemble):
-        stock.append(model_builder("transformer", seed=seed).eval())
+        stock.append(build_model("transformer", seed=seed).eval())
         with torch.no_grad():  # larger weights and a likely end of sentence vary the hypotheses
             for parameter in stock[-1].parameters():
                 parameter.mul_(1.6 if parameter.dim() > 1 else 1.0)
             stock[-1].decoder.output_projection.weight[2] *= 3
-        ours.append(model_builder(**plain).eval())
+        ours.append(build_model(**plain).eval())
         ours[-1].load_state_dict(stock[-1].state_dict())
     prefix = torch.arange(8, 24).view(8, 2) if prefixed else None
     results = search(ours, prefix, beam_size=beam)

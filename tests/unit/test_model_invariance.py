@@ -6,17 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support.models import VARIANTS, BuildModel, matrix, stir
+from tests.support.models import VARIANTS, build_model, matrix, stir
 
 Batch = dict[str, Tensor]
 TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}
 
 
 @pytest.fixture(params=matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v)))
-def model(request: pytest.FixtureRequest, model_builder: BuildModel) -> Any:
+def model(request: pytest.FixtureRequest) -> Any:
     """Return a model with nonzero branches; ReZero's and R-Fixup's are initially 0."""
     scheme, variant = request.param
-    model = model_builder(residual_scheme=scheme, scheme_variant=variant)
+    model = build_model(residual_scheme=scheme, scheme_variant=variant)
     stir(model)
     return model.eval()
 
@@ -101,8 +101,8 @@ def test_incremental_decoding_equals_full_decoding(
 
 
 @torch.no_grad()
-def test_the_source_is_projected_once_per_sentence(model_builder: BuildModel, batch: Batch) -> None:
-    model = model_builder().eval()
+def test_the_source_is_projected_once_per_sentence(batch: Batch) -> None:
+    model = build_model().eval()
     seen: list[int] = []
     for layer in model.decoder.layers:
         layer.encoder_attn.k_proj.register_forward_hook(

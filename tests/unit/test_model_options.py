@@ -13,7 +13,7 @@ from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.models import DeepNetTransformerModel
 from fairseq_deepnet.models.options import UNSUPPORTED
 from fairseq_deepnet.schemes import Side, gains
-from tests.support.models import BuildModel
+from tests.support.models import build_model
 
 # arch: width, feed-forward width, heads, layers per side. Paper, Tables 2 to 8 and Fig. 5.
 SHAPES = {
@@ -77,19 +77,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("options", "message"), REFUSED, ids=lambda v: "".join(v)[:40])
 def test_an_unsupported_option_is_an_error_that_names_it(
-    options: dict[str, Any], message: str, model_builder: BuildModel
+    options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
-        model_builder(**options)
+        build_model(**options)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("scheme", ["deepnorm", "pre-ln"])
 @pytest.mark.parametrize("frozen", ["none", "inner", "both"])
-def test_only_the_layers_norms_are_frozen(
-    frozen: str, scheme: str, model_builder: BuildModel
-) -> None:
-    model = model_builder(residual_scheme=scheme, freeze_norms=frozen, layernorm_embedding=True)
+def test_only_the_layers_norms_are_frozen(frozen: str, scheme: str) -> None:
+    model = build_model(residual_scheme=scheme, freeze_norms=frozen, layernorm_embedding=True)
     frozen_names = {name for name, p in model.named_parameters() if not p.requires_grad}
     # one norm per branch: two in an encoder layer, three in a decoder layer
     names = [("encoder", "self_attn"), ("encoder", "final")]
@@ -106,9 +104,7 @@ def test_only_the_layers_norms_are_frozen(
 
 
 @pytest.mark.parametrize("scheme", ["deepnorm", "pre-ln", "peri-ln"])
-def test_apex_replaces_none_of_our_norms(
-    scheme: str, model_builder: BuildModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_apex_replaces_none_of_our_norms(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Fused(torch.nn.Module):
         """Fused LayerNorm like apex's, which is not a torch.nn.LayerNorm."""
 
@@ -119,7 +115,7 @@ def test_apex_replaces_none_of_our_norms(
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(layer_norm, "has_fused_layernorm", True)
     monkeypatch.setattr(layer_norm, "FusedLayerNorm", Fused, raising=False)
-    model = model_builder(
+    model = build_model(
         residual_scheme=scheme, freeze_norms="both", layernorm_embedding=scheme == "deepnorm"
     )
     assert not any(isinstance(module, Fused) for module in model.modules())
@@ -128,27 +124,27 @@ def test_apex_replaces_none_of_our_norms(
 
 @pytest.mark.parametrize(("attribute", "neutral"), UNSUPPORTED.items(), ids=UNSUPPORTED)
 def test_stock_options_that_our_layers_lack_are_errors(
-    attribute: str, neutral: tuple[Any, ...], model_builder: BuildModel
+    attribute: str, neutral: tuple[Any, ...]
 ) -> None:
     option = attribute.replace("_", "-")
     with pytest.raises(ConfigurationError, match=f"^--{option} 1 is not supported"):
-        model_builder(**{attribute: 1})
+        build_model(**{attribute: 1})
     for value in neutral:
-        model_builder(**{attribute: value})
+        build_model(**{attribute: value})
 
 
-def test_pre_ln_flags_agree_with_pre_ln(model_builder: BuildModel) -> None:
+def test_pre_ln_flags_agree_with_pre_ln() -> None:
     flags = {"encoder_normalize_before": True, "decoder_normalize_before": True}
-    model = model_builder(residual_scheme="pre-ln", **flags)
+    model = build_model(residual_scheme="pre-ln", **flags)
     assert model.encoder.layer_norm is not None
     assert model.decoder.layer_norm is not None
-    bare = model_builder(residual_scheme="pre-ln", no_decoder_final_norm=True)
+    bare = build_model(residual_scheme="pre-ln", no_decoder_final_norm=True)
     assert bare.decoder.layer_norm is None
 
 
-def test_pruning_layers_keeps_the_alpha_of_the_trained_depth(model_builder: BuildModel) -> None:
+def test_pruning_layers_keeps_the_alpha_of_the_trained_depth() -> None:
     trained_alphas = [gains(6, 4)[side].alpha for side in Side]
-    whole = model_builder(encoder_layers=6, decoder_layers=4)
+    whole = build_model(encoder_layers=6, decoder_layers=4)
     record = whole.args.residual_record
     alphas = dict(zip(("encoder", "decoder"), trained_alphas, strict=True))
     assert record == {
@@ -162,24 +158,22 @@ def test_pruning_layers_keeps_the_alpha_of_the_trained_depth(model_builder: Buil
         pruning | recorded,
         recorded | {"encoder_layers": 2, "decoder_layers": 4},
     ):
-        pruned = model_builder(**options)
+        pruned = build_model(**options)
         assert len(pruned.encoder.layers) == 2
         assert pruned.encoder.layers[1].residuals["ffn"].alpha == trained_alphas[0]
         assert pruned.decoder.layers[1].residuals["ffn"].alpha == trained_alphas[1]
         assert pruned.args.residual_record == record
 
 
-def test_another_scheme_than_the_checkpoints_is_an_error(model_builder: BuildModel) -> None:
-    for record in (model_builder().args.residual_record, None):
+def test_another_scheme_than_the_checkpoints_is_an_error() -> None:
+    for record in (build_model().args.residual_record, None):
         with pytest.raises(ConfigurationError, match="post-ln contradicts the checkpoint"):
-            model_builder(residual_scheme="post-ln", residual_record=record)
+            build_model(residual_scheme="post-ln", residual_record=record)
 
 
-def test_dropout_is_retained_by_fairseqs_names(
-    model_builder: BuildModel, batch: dict[str, Tensor]
-) -> None:
+def test_dropout_is_retained_by_fairseqs_names(batch: dict[str, Tensor]) -> None:
     names = ["MultiheadAttention", "TransformerEncoderLayer", "TransformerDecoder"]
-    model = model_builder(dropout=0.3, attention_dropout=0.5).eval()
+    model = build_model(dropout=0.3, attention_dropout=0.5).eval()
     assert torch.equal(model(**batch)[0], model(**batch)[0])
     model.make_generation_fast_(retain_dropout=True, retain_dropout_modules=names)
     assert not torch.equal(model(**batch)[0], model(**batch)[0])

@@ -14,7 +14,7 @@ from fairseq_deepnet.modules.layers import TransformerLayer
 from fairseq_deepnet.modules.positions import Unpadded
 from fairseq_deepnet.monitoring.instruments import ACTIVATIONS, Activations
 from fairseq_deepnet.schemes import NormPlacement, Stream
-from tests.support.models import VARIANTS, BuildModel, loss_of, matrix, stir
+from tests.support.models import VARIANTS, build_model, loss_of, matrix, stir
 
 PADDING = torch.tensor([[0, 0, 0, 1], [0, 0, 1, 1], [1, 0, 0, 0]]).bool()
 
@@ -112,10 +112,10 @@ def test_padding_is_removed_if_training_is_faster(
 
 
 @pytest.fixture(params=matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v)))
-def model(request: pytest.FixtureRequest, model_builder: BuildModel, batch: Any) -> Any:
+def model(request: pytest.FixtureRequest, batch: Any) -> Any:
     """A model in training mode with this scheme; Admin has profiled."""
     scheme, variant = request.param
-    model = model_builder(residual_scheme=scheme, scheme_variant=variant, dropout=0.0)
+    model = build_model(residual_scheme=scheme, scheme_variant=variant, dropout=0.0)
     stir(model.train())
     model(**batch)
     return model
@@ -157,9 +157,9 @@ def test_the_monitor_measures_the_same_without_padding(
 
 
 def test_a_packed_decoder_accepts_the_output_of_an_encoder_without_gradients(
-    model_builder: BuildModel, batch: Any, monkeypatch: pytest.MonkeyPatch
+    batch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = model_builder().eval()
+    model = build_model().eval()
     logits = model(**batch)[0]
     monkeypatch.setattr(SchemeStack, "packs", lambda *_: torch.is_grad_enabled())
     with torch.no_grad():

@@ -9,7 +9,7 @@ import torch
 from fairseq_deepnet.modules.layers import RECOMPILATIONS, compile_layers
 from fairseq_deepnet.modules.stack import ActivationCheckpointing, run_layers, thriftiest_segment
 from fairseq_deepnet.schemes import SCHEMES
-from tests.support.models import BuildModel, matrix, stir
+from tests.support.models import build_model, matrix, stir
 
 LAYERS = 6
 
@@ -31,13 +31,13 @@ CHECKPOINTING += [("deepnorm", options) for options in EVERY]
 
 @pytest.mark.parametrize(("scheme", "options"), matrix(CHECKPOINTING))
 def test_checkpointing_changes_neither_loss_nor_gradient(
-    scheme: str, options: dict[str, Any], model_builder: BuildModel, batch: Any
+    scheme: str, options: dict[str, Any], batch: Any
 ) -> None:
     """The first training step, in which Admin profiles, is no exception."""
     shape = {"encoder_layers": LAYERS, "decoder_layers": LAYERS, "dropout": 0.2}
     gradients = []
     for more in ({}, options):
-        model = model_builder(residual_scheme=scheme, **shape, **more).train()
+        model = build_model(residual_scheme=scheme, **shape, **more).train()
         stir(model)
         gradients.append(losses_and_gradients(model, batch))
     for plain, checkpointed in zip(*gradients, strict=True):
@@ -78,10 +78,8 @@ def test_backward_recomputes_segments_from_the_top(every: int, ran: str) -> None
 
 
 @pytest.mark.parametrize(("every", "segments"), [(1, 6), (2, 3), (4, 2), (6, 1)])
-def test_one_input_per_segment_is_stored(
-    every: int, segments: int, model_builder: BuildModel, batch: Any
-) -> None:
-    model = model_builder(encoder_layers=LAYERS, checkpoint_every=str(every)).train()
+def test_one_input_per_segment_is_stored(every: int, segments: int, batch: Any) -> None:
+    model = build_model(encoder_layers=LAYERS, checkpoint_every=str(every)).train()
     width = model.encoder.layers[0].fc1.in_features
     stored = []
 
@@ -108,7 +106,7 @@ def test_the_thriftiest_segment_needs_the_least_memory(layers: int, stored: floa
 
 
 def test_layers_with_hooks_and_layers_that_decode_are_not_compiled(
-    model_builder: BuildModel, batch: Any, monkeypatch: pytest.MonkeyPatch
+    batch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
 
@@ -121,7 +119,7 @@ def test_layers_with_hooks_and_layers_that_decode_are_not_compiled(
 
     monkeypatch.setattr(torch, "compile", compiled)
     compile_layers.cache_clear()
-    model = model_builder(encoder_layers=3, decoder_layers=2, compile=True).train()
+    model = build_model(encoder_layers=3, decoder_layers=2, compile=True).train()
     model(**batch)
     assert ran == ["EncoderLayer"] * 3 + ["DecoderLayer"] * 2
     ran.clear()
@@ -136,26 +134,24 @@ def test_layers_with_hooks_and_layers_that_decode_are_not_compiled(
 
 
 @pytest.mark.slow
-def test_a_compiled_stack_gives_the_same_gradients_from_one_compilation(
-    model_builder: BuildModel, batch: Any
-) -> None:
+def test_a_compiled_stack_gives_the_same_gradients_from_one_compilation(batch: Any) -> None:
     from torch._dynamo.utils import counters
 
     shape = {"encoder_layers": 5, "decoder_layers": 5}
-    plain = losses_and_gradients(model_builder(**shape).train(), batch)
+    plain = losses_and_gradients(build_model(**shape).train(), batch)
     counters.clear()
-    compiled = losses_and_gradients(model_builder(**shape, compile=True).train(), batch)
+    compiled = losses_and_gradients(build_model(**shape, compile=True).train(), batch)
     assert counters["stats"]["unique_graphs"] == 2  # an encoder layer and a decoder layer
     for a, b in zip(plain, compiled, strict=True):
         assert torch.allclose(a, b, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_admins_profile_runs_outside_compiled_code(model_builder: BuildModel, batch: Any) -> None:
+def test_admins_profile_runs_outside_compiled_code(batch: Any) -> None:
     from torch._dynamo.utils import counters
 
     shape = {"encoder_layers": 3, "decoder_layers": 3, "residual_scheme": "admin"}
-    model = model_builder(**shape, compile=True).train()
+    model = build_model(**shape, compile=True).train()
     counters.clear()
     model(**batch)[0].sum().backward()
     assert counters["stats"]["unique_graphs"] == 2  # an encoder layer and a decoder layer
@@ -163,11 +159,11 @@ def test_admins_profile_runs_outside_compiled_code(model_builder: BuildModel, ba
 
 
 @pytest.mark.slow
-def test_each_kind_of_batch_is_compiled_once(model_builder: BuildModel, batch: Any) -> None:
+def test_each_kind_of_batch_is_compiled_once(batch: Any) -> None:
     """Code depends on padding, a batch size of 1 and a target length of 1."""
     from torch._dynamo.utils import counters
 
-    model = model_builder(encoder_layers=3, decoder_layers=3, compile=True).train()
+    model = build_model(encoder_layers=3, decoder_layers=3, compile=True).train()
     single = {name: tensor[:1] for name, tensor in batch.items()}
     short = {**batch, "prev_output_tokens": batch["prev_output_tokens"][:, :1]}
     both = {name: tensor[:1] for name, tensor in short.items()}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fairseq_deepnet.schemes import SCHEMES, NormPlacement, PostNormResidual
 from tests.support import reference
-from tests.support.models import VARIANTS, BuildModel, assert_same_training, loss_of
+from tests.support.models import VARIANTS, assert_same_training, build_model, loss_of
 
 Batch = dict[str, Tensor]
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
@@ -27,9 +27,9 @@ def every_weight_moved(model: Any) -> Any:
 
 @pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
 def test_a_model_computes_its_schemes_formula(
-    scheme: str, variant: str | None, model_builder: BuildModel, batch: Batch
+    scheme: str, variant: str | None, batch: Batch
 ) -> None:
-    model = every_weight_moved(model_builder(residual_scheme=scheme, scheme_variant=variant))
+    model = every_weight_moved(build_model(residual_scheme=scheme, scheme_variant=variant))
     real = batch["prev_output_tokens"].ne(1)
     actual, expected = model(**batch)[0], reference.logits(scheme, model, batch)
     torch.testing.assert_close(actual[real], expected[real], atol=1e-4, rtol=1e-4)
@@ -41,10 +41,10 @@ OWN = ("residuals.", "combination.", "_transform.")  # parts of the names that a
 @pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
 @torch.no_grad()
 def test_every_tensor_that_a_scheme_adds_affects_the_output(
-    scheme: str, variant: str | None, model_builder: BuildModel, batch: Batch
+    scheme: str, variant: str | None, batch: Batch
 ) -> None:
     """Check that the comparison above covers every added tensor."""
-    model = every_weight_moved(model_builder(residual_scheme=scheme, scheme_variant=variant))
+    model = every_weight_moved(build_model(residual_scheme=scheme, scheme_variant=variant))
     before = model(**batch)[0]
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if any(part in name for part in OWN):
@@ -146,22 +146,18 @@ def test_every_scheme_with_layer_norm_is_in_the_table() -> None:
 @pytest.mark.parametrize("options", LAYER_SHAPES, ids=lambda o: "-".join(o) or "plain")
 @pytest.mark.parametrize(("scheme", "variant"), [v for v in VARIANTS if v[0] in NEUTRAL])
 def test_a_scheme_at_its_neutral_values_is_stock_fairseq(
-    scheme: str,
-    variant: str | None,
-    options: dict[str, Any],
-    model_builder: BuildModel,
-    batch: Batch,
+    scheme: str, variant: str | None, options: dict[str, Any], batch: Batch
 ) -> None:
     placement, neutralise = NEUTRAL[scheme]
     flags = {f"{side}_normalize_before": placement == "pre" for side in ("encoder", "decoder")}
-    stock = model_builder("transformer", **flags, **options).eval()
+    stock = build_model("transformer", **flags, **options).eval()
     chosen = {"residual_scheme": scheme, "scheme_variant": variant}
     if scheme == "deepnorm":
         depths = [options.get("encoder_layers", 3), options.get("decoder_layers", 2)]
         alphas = {"encoder": 1.0, "decoder": 1.0}
         record = {"scheme": scheme, "depths": depths, "alphas": alphas, "variant": variant}
         chosen["residual_record"] = record
-    ours = model_builder(**chosen, seed=2, **options).eval()
+    ours = build_model(**chosen, seed=2, **options).eval()
     neutralise(ours)
     loaded = ours.load_state_dict(stock.state_dict(), strict=False)
     assert not loaded.unexpected_keys
@@ -175,13 +171,11 @@ TAKES_STOCK_INIT = [name for name, scheme in SCHEMES.items() if scheme.stock_ini
 
 
 @pytest.mark.parametrize("scheme", TAKES_STOCK_INIT)
-def test_one_seed_draws_fairseqs_weights_with_any_scheme(
-    scheme: str, model_builder: BuildModel
-) -> None:
+def test_one_seed_draws_fairseqs_weights_with_any_scheme(scheme: str) -> None:
     pre = SCHEMES[scheme].norm is NormPlacement.PRE
     flags = {"encoder_normalize_before": pre, "decoder_normalize_before": pre}
-    stock = model_builder("transformer", **flags).state_dict()
-    ours = model_builder(residual_scheme=scheme, init="stock").state_dict()
+    stock = build_model("transformer", **flags).state_dict()
+    ours = build_model(residual_scheme=scheme, init="stock").state_dict()
     no_norm = SCHEMES[scheme].norm is NormPlacement.NONE
     assert {n for n in stock if n not in ours} == {n for n in stock if no_norm and "_norm" in n}
     for name in stock.keys() & ours.keys():
@@ -189,11 +183,9 @@ def test_one_seed_draws_fairseqs_weights_with_any_scheme(
 
 
 @torch.no_grad()
-def test_resi_duals_scale_only_prevents_overflow_of_the_second_stream(
-    model_builder: BuildModel, batch: Batch
-) -> None:
+def test_resi_duals_scale_only_prevents_overflow_of_the_second_stream(batch: Batch) -> None:
     plain, scaled = (
-        model_builder(residual_scheme="resi-dual", scheme_variant=variant).eval()
+        build_model(residual_scheme="resi-dual", scheme_variant=variant).eval()
         for variant in ("plain", "scaled")
     )
     real = batch["prev_output_tokens"].ne(1)
@@ -210,7 +202,7 @@ def test_resi_duals_scale_only_prevents_overflow_of_the_second_stream(
     assert finite == [False, True]
 
 
-def test_dlcl_initially_averages_all_lower_outputs(model_builder: BuildModel) -> None:
-    weight = model_builder(residual_scheme="dlcl").encoder.combination.weight
+def test_dlcl_initially_averages_all_lower_outputs() -> None:
+    weight = build_model(residual_scheme="dlcl").encoder.combination.weight
     rows = [[1 / (layer + 1)] * (layer + 1) + [0.0] * (3 - layer) for layer in range(4)]
     torch.testing.assert_close(weight.detach(), torch.tensor(rows))

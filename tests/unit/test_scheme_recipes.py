@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_deepnet.schemes import SCHEMES, Depths, Place, Role, Side, Sublayer, scheme_class
-from tests.support.models import VARIANTS, BuildModel
+from tests.support.models import VARIANTS, build_model
 
 VALUE_PATH = {"v_proj", "out_proj", "fc1", "fc2"}
 UNIFORM = {"ds-init", "r-fixup", "t-fixup"}  # formulas give the bounds of uniform draws
@@ -77,13 +77,11 @@ def linears(model: Any) -> Iterator[tuple[str, int, str, str, nn.Linear]]:
 
 
 @pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
-def test_every_initial_weight_follows_its_formula(
-    scheme: str, variant: str | None, model_builder: BuildModel
-) -> None:
+def test_every_initial_weight_follows_its_formula(scheme: str, variant: str | None) -> None:
     options: dict[str, Any] = {"encoder_layers": N, "decoder_layers": M}
     for side in ("encoder", "decoder"):
         options |= {f"{side}_embed_dim": 128, f"{side}_ffn_embed_dim": 192}
-    model = model_builder(residual_scheme=scheme, scheme_variant=variant, **options)
+    model = build_model(residual_scheme=scheme, scheme_variant=variant, **options)
     pooled: list[Tensor] = []
     seen = set()
     for side, layer, place, role, linear in linears(model):
@@ -130,12 +128,12 @@ def tied(options: dict[str, bool]) -> str:
 @pytest.mark.parametrize("ties", TIES, ids=tied)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_initial_embeddings_are_fairseqs_times_t_fixups_factor(
-    scheme: str, ties: dict[str, bool], model_builder: BuildModel
+    scheme: str, ties: dict[str, bool]
 ) -> None:
     """T-Fixup's code multiplies by (9N)^(-1/4), and a separate decoder table by (9M)^(-1/4)."""
     depths = {"encoder_layers": N, "decoder_layers": M}
-    stock = model_builder("transformer", **depths, **ties)
-    model = model_builder(residual_scheme=scheme, **depths, **ties)
+    stock = build_model("transformer", **depths, **ties)
+    model = build_model(residual_scheme=scheme, **depths, **ties)
     factors = {"encoder": 1.0, "decoder": 1.0}
     if scheme == "t-fixup":
         factors = {"encoder": (9 * N) ** (-1 / 4), "decoder": (9 * M) ** (-1 / 4)}
@@ -152,9 +150,9 @@ def test_initial_embeddings_are_fairseqs_times_t_fixups_factor(
 @pytest.mark.parametrize("ties", TIES, ids=tied)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_vocabulary_projection_is_fairseqs_but_r_fixups_untied_one_is_zero(
-    scheme: str, ties: dict[str, bool], model_builder: BuildModel
+    scheme: str, ties: dict[str, bool]
 ) -> None:
-    model = model_builder(residual_scheme=scheme, **ties)
+    model = build_model(residual_scheme=scheme, **ties)
     projection = model.decoder.output_projection
     assert projection.bias is None
     if ties:
@@ -237,11 +235,11 @@ ADDED: dict[tuple[str, str | None], Added] = {
 
 @pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
 def test_a_scheme_adds_exactly_the_parameters_of_its_recipe(
-    scheme: str, variant: str | None, model_builder: BuildModel
+    scheme: str, variant: str | None
 ) -> None:
     depths = {"encoder_layers": N, "decoder_layers": M}
-    model = model_builder(residual_scheme=scheme, scheme_variant=variant, **depths)
-    stock = {name for name, _ in model_builder("transformer", **depths).named_parameters()}
+    model = build_model(residual_scheme=scheme, scheme_variant=variant, **depths)
+    stock = {name for name, _ in build_model("transformer", **depths).named_parameters()}
     norms = {n: module for n, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
     for name, norm in norms.items():
         assert torch.equal(norm.weight, torch.ones_like(norm.weight)), name
