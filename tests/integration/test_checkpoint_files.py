@@ -50,9 +50,6 @@ def resumed_from(tiny_data: Path, folder: Path, caplog: pytest.LogCaptureFixture
     return f"{begun.split(' (')[-1]} {warning.split('resuming from ')[1].split(';')[0]}"
 
 
-# The newest intact checkpoint
-
-
 @pytest.mark.parametrize("bytes_left", [0, 1, 100, 5000, -1])
 def test_the_newest_intact_checkpoint_replaces_a_truncated_one(
     bytes_left: int, tiny_data: Path, folder: Path, caplog: pytest.LogCaptureFixture
@@ -118,9 +115,6 @@ def test_fine_tuning_ignores_other_checkpoints_in_its_folder(tiny_data: Path, fo
     (folder / "checkpoint_last.pt").unlink()
     words = [f"--finetune-from-model={folder / 'checkpoint_1_2.pt'}", "--max-update=1"]
     assert num_updates(train_here(tiny_data, folder, *WORDS, *words)) == 1
-
-
-# Atomic writing
 
 
 def test_a_kill_while_a_checkpoint_is_copied_leaves_the_old_one(

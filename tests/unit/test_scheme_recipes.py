@@ -116,8 +116,6 @@ def test_every_initial_weight_follows_its_formula(scheme: str, variant: str | No
         assert kurtosis == pytest.approx(3, abs=0.05)
 
 
-# Embeddings and vocabulary projection
-
 TIES = [{}, {"share_decoder_input_output_embed": True}, {"share_all_embeddings": True}]
 
 
@@ -263,9 +261,6 @@ def test_a_scheme_adds_exactly_the_parameters_of_its_recipe(
         if (scheme in ("rezero", "r-fixup", "t-fixup") and "layer_norm" in n)
         or (scheme == "r-fixup" and n.endswith(".bias"))
     }
-
-
-# Models with one stack
 
 
 @pytest.mark.parametrize(("depths", "side"), [((6, 0), Side.ENCODER), ((0, 6), Side.DECODER)])

@@ -197,9 +197,6 @@ def test_parallel_cells_share_the_machine(
         assert len(set(names)) == len(names) == parallel * int(expected[0][1])
 
 
-# The command.
-
-
 def test_the_plan_shows_every_option_and_starts_no_cell(
     rig: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -270,9 +267,6 @@ def test_the_command_runs_cells_and_writes_results_and_tables(
     assert {"results.csv", "report.md", "report.csv"} <= {p.name for p in rig.folder.iterdir()}
     assert cli.main(["report", str(rig.folder / "results.csv")]) == 0
     assert capsys.readouterr().out == printed.out
-
-
-# A cell's process.
 
 
 def prepared(run: Path, score: list[str] | None = None) -> Path:

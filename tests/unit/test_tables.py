@@ -51,9 +51,6 @@ def entry(
     return tuple(match[name] for name in ("ours", "paper", "delta", "status"))
 
 
-# The paper's tables.
-
-
 @pytest.fixture
 def table1(tmp_path: Path) -> Path:
     folder = tmp_path / "table1"
@@ -156,9 +153,6 @@ def test_table_2_shows_averages_and_figure_8_fits_the_law(tmp_path: Path) -> Non
     assert "layers): A = 1.59, B = 21.92 (5 points" in text
     assert "2,500 sentences in 5 of 6 directions, INCOMPLETE (BLEU: mean over the trained" in text
     assert "read off the paper's plot" in text
-
-
-# Our own tables.
 
 
 def cell(
@@ -307,9 +301,6 @@ def test_the_best_options_by_last_validation_loss_are_shown(tmp_path: Path) -> N
     assert chosen in text_of(tmp_path)
 
 
-# Figures.
-
-
 def drawn(folder: Path) -> dict[str, Any]:
     """Return a sweep's figures by name."""
     return {table.name: against_depth(table) for table in report_of(folder)}
@@ -379,9 +370,6 @@ def test_the_paper_s_values_are_dotted_beside_ours_and_a_law_is_dashed(tmp_path:
     (law,) = [line for line in axes.lines if line.get_linestyle() == "--"]
     assert list(law.get_xdata()) == [6, 50]
     assert list(law.get_ydata()) == pytest.approx([28, 28])
-
-
-# The command.
 
 
 def test_results_csv_replaces_its_run_folders(
