@@ -11,7 +11,7 @@ from fairseq_deepnet.divergence import events
 from fairseq_deepnet.ended import DIVERGED
 from fairseq_deepnet.monitoring import records
 from tests.integration.conftest import TRAIN, RunCommand
-from tests.support.slow import slow_but
+from tests.support.models import slow_but
 from tests.support.training import logged, train_here, train_together
 
 SHAPE = [

@@ -9,7 +9,7 @@ import torch
 
 from fairseq_deepnet.errors import ConfigurationError
 from tests.integration.conftest import HALF_PRECISION, SMALL, TRAIN
-from tests.support.slow import slow_but
+from tests.support.models import slow_but
 from tests.support.training import assert_same_checkpoints, train_here, train_together
 
 STOP, UPDATES = 5, 9

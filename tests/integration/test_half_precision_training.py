@@ -8,7 +8,7 @@ from fairseq.optim.dynamic_loss_scaler import DynamicLossScaler
 
 from fairseq_deepnet.errors import ConfigurationError
 from tests.integration.conftest import HALF_PRECISION, SMALL, TRAIN
-from tests.support.slow import slow_but
+from tests.support.models import slow_but
 from tests.support.training import train_here
 
 UPDATES = 20

@@ -15,7 +15,7 @@ from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.preemption import OWED
 from tests.integration.conftest import SMALL, TRAIN
 from tests.support.corpus import WORDS, binarise
-from tests.support.slow import slow_but
+from tests.support.models import slow_but
 from tests.support.training import assert_same_checkpoints, train_here
 
 UPDATES = 26

@@ -1,7 +1,7 @@
 """Small models, ours and fairseq's, built as fairseq builds them."""
 
 from argparse import Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -21,19 +21,20 @@ FEW = ("deepnorm", "admin", "dlcl", "resi-dual")
 Schemes = dict[str, type[ResidualScheme]]
 
 
-def matrix(values: Iterable[Any], argument: str = "") -> list[Any]:
+def matrix(pairs: Sequence[tuple[str, Any]], whole: bool = False) -> list[Any]:
     """Return test parameters of which all schemes but FEW are marked as slow.
 
     Args:
-        values: names of schemes, or tuples that start with one.
-        argument: a nonempty string makes each tuple a single argument.
+        pairs: name of a scheme and another value.
+        whole: each pair is a single argument.
     """
-    parameters = []
-    for value in values:
-        whole = argument or isinstance(value, str)
-        marks = [] if (value if isinstance(value, str) else value[0]) in FEW else [pytest.mark.slow]
-        parameters.append(pytest.param(*([value] if whole else value), marks=marks))
-    return parameters
+    marked = [(pair, [pytest.mark.slow] * (pair[0] not in FEW)) for pair in pairs]
+    return [pytest.param(*([pair] if whole else pair), marks=marks) for pair, marks in marked]
+
+
+def slow_but(few: Collection[Any], values: Iterable[Any]) -> list[Any]:
+    """Return `values` as test parameters of which all but `few` are marked as slow."""
+    return [v if v in few else pytest.param(v, marks=pytest.mark.slow) for v in values]
 
 
 def small(**options: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def step(model: Any, batch: Batch, lr: float = 0.1) -> float:
     return loss.item()
 
 
-@pytest.fixture(params=matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v)))
+@pytest.fixture(params=matrix(VARIANTS, whole=True), ids=lambda v: "-".join(filter(None, v)))
 def chosen(request: pytest.FixtureRequest) -> dict[str, str | None]:
     scheme, variant = request.param
     return {"residual_scheme": scheme, "scheme_variant": variant}

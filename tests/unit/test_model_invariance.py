@@ -12,7 +12,7 @@ Batch = dict[str, Tensor]
 TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}
 
 
-@pytest.fixture(params=matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v)))
+@pytest.fixture(params=matrix(VARIANTS, whole=True), ids=lambda v: "-".join(filter(None, v)))
 def model(request: pytest.FixtureRequest) -> Any:
     """Return a model with nonzero branches; ReZero's and R-Fixup's are initially 0."""
     scheme, variant = request.param

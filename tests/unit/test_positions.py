@@ -111,7 +111,7 @@ def test_padding_is_removed_if_training_is_faster(
     assert (Unpadded.where_it_pays(tokens, channels) is not None) == pays
 
 
-@pytest.fixture(params=matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v)))
+@pytest.fixture(params=matrix(VARIANTS, whole=True), ids=lambda v: "-".join(filter(None, v)))
 def model(request: pytest.FixtureRequest, batch: Any) -> Any:
     """A model in training mode with this scheme; Admin has profiled."""
     scheme, variant = request.param
