@@ -11,7 +11,7 @@ from fairseq_deepnet.models.decoder import DECODING_KEY
 from fairseq_deepnet.models.encoder import hypotheses_per_sentence
 from fairseq_deepnet.modules.decoding import Decoding
 from fairseq_deepnet.modules.joined_projection import joined_part
-from tests.support.models import build_model, stir
+from tests.support.models import VARIANTS, build_model, matrix, stir
 
 Batch = dict[str, Tensor]
 TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}
@@ -94,6 +94,31 @@ def test_rows_keep_their_histories_when_sentences_end_and_beams_are_reordered(ar
     # a language model does not know the beam
     cache = search.decoding.cache
     assert (cache.sentences, cache.hypotheses_per_sentence) == ((6, 1) if arch == LM else (2, 3))
+
+
+@pytest.mark.parametrize(("scheme", "variant"), matrix(VARIANTS))
+@torch.no_grad()
+def test_incremental_decoding_with_any_scheme_equals_full_decoding(
+    scheme: str, variant: str | None
+) -> None:
+    model = build("deepnet_transformer", residual_scheme=scheme, scheme_variant=variant)
+    search = Search(model, 4, 3, sources(4))
+    for _ in range(6):
+        torch.testing.assert_close(search.step(), search.full(), **TOLERANCE)
+        search.extend(search.beams())
+
+
+@torch.no_grad()
+def test_the_source_is_projected_once_per_sentence() -> None:
+    search, seen = Search(build("deepnet_transformer"), 3, 5, sources(3)), []
+    for layer in search.model.decoder.layers:
+        layer.encoder_attn.k_proj.register_forward_hook(
+            lambda module, inputs, output: seen.append(output.size(0))
+        )
+    for _ in range(4):
+        search.step()
+        search.extend(search.beams())
+    assert seen == [int(sources(3).ne(1).sum())] * len(search.model.decoder.layers)
 
 
 @pytest.mark.parametrize("arch", ["deepnet_transformer", LM])

@@ -1,4 +1,4 @@
-"""Invariance of outputs to padding, batching, beams, caching and precision."""
+"""Invariance of outputs to padding, batching and generation."""
 
 from typing import Any
 
@@ -66,47 +66,3 @@ def test_target_padding_on_the_left_changes_no_output(model: Any, batch: Batch) 
     torch.testing.assert_close(
         actual[padded_left.ne(1)], log_probs(model, batch)[right.ne(1)], **TOLERANCE
     )
-
-
-def decode_step_by_step(model: Any, batch: Batch, beam: int, permute: bool) -> Tensor:
-    """Return log-probabilities [B, T, V] from incremental decoding, with beams reordered."""
-    generator = torch.Generator().manual_seed(3)
-    target = batch["prev_output_tokens"]
-    rows, length = target.shape
-    encoded = model.encoder(batch["src_tokens"], batch["src_lengths"])
-    expand = torch.arange(rows).repeat_interleave(beam)
-    encoded = model.encoder.reorder_encoder_out(encoded, expand)
-    state: dict[str, Any] = {}
-    steps = []
-    for step in range(length):
-        tokens = target.index_select(0, expand)[:, : step + 1]
-        out = model.decoder(tokens, encoded, incremental_state=state)
-        steps.append(model.get_normalized_probs(out, log_probs=True)[::beam])
-        if permute:
-            within = torch.stack([torch.randperm(beam, generator=generator) for _ in range(rows)])
-            order = (within + torch.arange(rows)[:, None] * beam).flatten()
-            model.decoder.reorder_incremental_state_scripting(state, order)
-            encoded = model.encoder.reorder_encoder_out(encoded, order)
-    return torch.cat(steps, dim=1)
-
-
-@pytest.mark.parametrize(("beam", "permute"), [(1, False), (4, False), (4, True)])
-@torch.no_grad()
-def test_incremental_decoding_equals_full_decoding(
-    model: Any, batch: Batch, beam: int, permute: bool
-) -> None:
-    actual = decode_step_by_step(model, batch, beam, permute)
-    real = batch["prev_output_tokens"].ne(1)
-    torch.testing.assert_close(actual[real], log_probs(model, batch)[real], **TOLERANCE)
-
-
-@torch.no_grad()
-def test_the_source_is_projected_once_per_sentence(batch: Batch) -> None:
-    model = build_model().eval()
-    seen: list[int] = []
-    for layer in model.decoder.layers:
-        layer.encoder_attn.k_proj.register_forward_hook(
-            lambda module, inputs, output: seen.append(output.size(0))
-        )
-    decode_step_by_step(model, batch, beam=5, permute=True)
-    assert seen == [int(batch["src_lengths"].sum())] * len(model.decoder.layers)
