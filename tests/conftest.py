@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.shell import ROOT, FakeBin
+from fairseq_deepnet import cli
+from tests.support.shell import ROOT, FakeBin, Refused
 
 SHARED = ROOT.parent / "shared" / "data"
 
@@ -35,6 +36,22 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.support.runs import make_data  # imports torch, unlike the tests of scripts
 
     return make_data(tmp_path_factory.mktemp("data") / "corpus")
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Return a function that calls `deepnet WORDS`, which must fail with the error it returns."""
+
+    def call(*words: object) -> str:
+        capsys.readouterr()
+        assert cli.main([str(word) for word in words]) == 2
+        output, errors = capsys.readouterr()
+        assert "Traceback" not in errors
+        (error,) = [line for line in errors.splitlines() if "error: " in line]
+        assert (output, errors.splitlines()[-1]) == ("", error)
+        return error
+
+    return call
 
 
 @pytest.fixture

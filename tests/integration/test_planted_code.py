@@ -12,11 +12,10 @@ import pytest
 from fairseq.data import data_utils
 from fairseq.data.fasta_dataset import FastaDataset
 
-from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import save_checkpoint
 from tests.integration.conftest import RunCommand
 from tests.support.runs import SENTENCES
-from tests.support.shell import ROOT
+from tests.support.shell import ROOT, Refused
 from tests.support.trained import trained
 
 
@@ -51,7 +50,7 @@ def planted(run: Path, data: Path, part: str, arch: str, options: dict[str, Any]
 
 @pytest.mark.parametrize("command", ["translate", "check", "export", "average"])
 def test_a_checkpoint_with_code_in_an_option_is_refused_in_one_line(
-    command: str, data: Path, mark: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, data: Path, mark: Path, tmp_path: Path, refused: Refused
 ) -> None:
     path = planted(tmp_path / "run", data, "optimizer", "adam", {"adam_betas": payload(mark)})
     text = tmp_path / "text"
@@ -63,10 +62,8 @@ def test_a_checkpoint_with_code_in_an_option_is_refused_in_one_line(
         "export": [path, "--to", "fairseq", "--out", out],
         "average": [path, "--out", out],
     }[command]
-    assert cli.main([command, *map(str, words)]) == 2
-    errors = capsys.readouterr().err.strip()
-    assert "checkpoint_best.pt: adam_betas is \"__import__('pathlib')" in errors.splitlines()[-1]
-    assert "Traceback" not in errors
+    error = refused(command, *words)
+    assert "checkpoint_best.pt: adam_betas is \"__import__('pathlib')" in error
     assert not mark.exists()
     assert not out.exists()
 
@@ -87,11 +84,10 @@ def test_fairseq_generate_refuses_a_checkpoint_with_code(
     "reference", ["https://x/${oc.env:HOME}", "${oc.${bpe.kind}:HOME}", "${ oc.env :HOME}"]
 )
 def test_a_checkpoint_may_not_refer_to_the_environment(
-    reference: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    reference: str, data: Path, tmp_path: Path, refused: Refused
 ) -> None:
     path = planted(tmp_path / "run", data, "bpe", "gpt2", {"vocab": reference, "kind": "env"})
-    assert cli.main(["check", str(path)]) == 2
-    assert f"vocab is {reference!r}" in capsys.readouterr().err
+    assert f"vocab is {reference!r}" in refused("check", path)
 
 
 def test_the_name_of_a_data_file_reaches_no_shell(

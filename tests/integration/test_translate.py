@@ -18,6 +18,7 @@ from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, lo
 from fairseq_deepnet.tools.translation import engines
 from fairseq_deepnet.tools.translation.translate import add_arguments, open_engine
 from tests.support.runs import SENTENCES
+from tests.support.shell import Refused
 from tests.support.trained import make_trained_run
 
 needs_ctranslate2 = pytest.mark.skipif(
@@ -147,14 +148,10 @@ def test_a_damaged_export_is_refused(
     ids=lambda value: "_".join(value[1:]).replace("/", "") if isinstance(value, list) else "",
 )
 def test_bad_input_is_refused_in_one_line(
-    run: Path, text: Path, translate: Translate, words: list[str], message: str
+    run: Path, text: Path, refused: Refused, words: list[str], message: str
 ) -> None:
     filled = [word.replace("RUN", str(run)).replace("TEXT", str(text)) for word in words]
-    result = translate(*filled)
-    assert result.returncode == 2
-    assert result.stdout == ""
-    (error,) = [line for line in result.stderr.splitlines() if "error:" in line]
-    assert message in error
+    assert message in refused("translate", *filled)
 
 
 @needs_ctranslate2

@@ -13,6 +13,8 @@ from pathlib import Path
 from tests.support.warm import commands
 
 ROOT = Path(__file__).resolve().parents[2]
+Refused = Callable[..., str]
+"""Function of the fixture `refused`."""
 
 
 def commands_path() -> str:

@@ -17,6 +17,7 @@ from fairseq_deepnet.checkpoints import save_checkpoint
 from fairseq_deepnet.tools import fairseq_options, standalone
 from tests.support.checks import SIZE, model_of
 from tests.support.models import small, stir
+from tests.support.shell import Refused
 
 SMALL = [
     *("encoder-embed-dim=32", "decoder-embed-dim=32", "encoder-layers=3", "decoder-layers=2"),
@@ -99,12 +100,9 @@ def test_options_override_a_config(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_bad_usage_is_one_line_and_status_2(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, refused: Refused
 ) -> None:
-    assert check(*words) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert "Traceback" not in error
+    assert message in refused("check", *words)
 
 
 def test_a_checkpoint_of_update_0_is_judged_completely(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from fairseq_deepnet.tools.corpora import preprocess, published
 from fairseq_deepnet.tools.corpora.build import Row
 from fairseq_deepnet.tools.corpora.published import CORPORA, FOLDERS, OPUS100
 from tests.support.archives import PAIRS, pack, small_iwslt, small_wmt
+from tests.support.shell import Refused
 
 DEV = [
     f"dev/newstest{name}.sgm"
@@ -180,11 +181,9 @@ def test_multi30k_has_two_names_and_every_pair_is_tested(tmp_path: Path) -> None
     ],
 )
 def test_bad_usage_is_refused_in_one_line(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, tmp_path: Path, refused: Refused
 ) -> None:
-    assert cli.main(["preprocess", *words, "--out", str(tmp_path / "out")]) == 2
-    error = capsys.readouterr().err
-    assert len(error.splitlines()) == 1
+    error = refused("preprocess", *words, "--out", tmp_path / "out")
     assert re.search(message, error), error
 
 

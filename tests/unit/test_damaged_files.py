@@ -4,19 +4,18 @@ import json
 import random
 import zipfile
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, refuse_damaged
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.records import read_record, sha256, write_json
 from fairseq_deepnet.tools.corpora.build import folder_digests
 from tests.support.runs import TINY, make_checkpoint, make_data
+from tests.support.shell import Refused
 from tests.support.trained import make_trained_run
 from tests.support.training import train_here
 
@@ -43,32 +42,13 @@ def flip_bit(path: Path, place: int) -> None:
     path.write_bytes(bytes(content))
 
 
-Deepnet = Callable[..., str]
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Deepnet:
-    """Run `deepnet WORDS`, which must exit with status 2 and one line, and return that line."""
-
-    def run(*words: object) -> str:
-        capsys.readouterr()
-        assert cli.main([str(word) for word in words]) == 2
-        errors = capsys.readouterr().err
-        lines = [line for line in errors.splitlines() if "error: " in line]
-        assert len(lines) == 1, errors
-        assert "Traceback" not in errors
-        return lines[0]
-
-    return run
-
-
 @pytest.mark.parametrize("name", ["dict.de.txt", "spm.model"])
 @pytest.mark.parametrize(
     "words",
     [("translate", "RUN", "TEXT"), ("export", "RUN", "--to=ctranslate2"), ("evaluate", "RUN")],
 )
 def test_a_changed_dictionary_or_subword_model_is_refused(
-    name: str, words: tuple[str, ...], data: Path, tmp_path: Path, refused: Deepnet
+    name: str, words: tuple[str, ...], data: Path, tmp_path: Path, refused: Refused
 ) -> None:
     run = tmp_path / "run"
     make_trained_run(run, data)
@@ -80,7 +60,7 @@ def test_a_changed_dictionary_or_subword_model_is_refused(
 
 
 def test_a_run_is_refused_with_another_dictionary(
-    data: Path, tmp_path: Path, refused: Deepnet
+    data: Path, tmp_path: Path, refused: Refused
 ) -> None:
     run = tmp_path / "run"
     make_trained_run(run, data)
@@ -94,7 +74,7 @@ def test_a_run_is_refused_with_another_dictionary(
     assert "...): select the recorded data, or copy it again" in line
 
 
-def test_checksums_reveal_a_flipped_bit_in_a_weight(tmp_path: Path, refused: Deepnet) -> None:
+def test_checksums_reveal_a_flipped_bit_in_a_weight(tmp_path: Path, refused: Refused) -> None:
     paths = [make_checkpoint(tmp_path / f"{number}.pt", number) for number in (1, 2)]
     (place,) = [
         index

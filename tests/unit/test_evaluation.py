@@ -24,6 +24,7 @@ from fairseq_deepnet.tools.trained_model import average_checkpoints, choose_mode
 from fairseq_deepnet.tools.translation.engines import Engine
 from tests.support.evaluation import Dictionary, work_here
 from tests.support.runs import SENTENCES, TRANSLATIONS, make_checkpoint, make_run
+from tests.support.shell import Refused
 from tests.support.trained import make_trained_run
 
 
@@ -164,12 +165,10 @@ def test_data_of_another_run_is_refused(evaluate: Evaluate, run_folder: Path, da
     ],
 )
 def test_bad_input_is_refused_in_one_line(
-    evaluate: Evaluate, run_folder: Path, target: str, settings: dict[str, str], message: str
+    refused: Refused, run_folder: Path, target: str, settings: dict[str, str], message: str
 ) -> None:
-    result = evaluate(target.replace("RUN", str(run_folder)), **settings)
-    assert result.returncode == 2
-    (error,) = [line for line in result.stderr.splitlines() if "error:" in line]
-    assert message in error
+    options = [f"--{key}={value}" for key, value in ({"gpus": "0"} | settings).items()]
+    assert message in refused("evaluate", target.replace("RUN", str(run_folder)), *options)
 
 
 def write_text_folder(place: Path, *names: str, lines: list[str] = SENTENCES) -> Path:

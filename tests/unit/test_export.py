@@ -12,6 +12,7 @@ import fairseq_deepnet.tools.export
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from tests.support.runs import make_data
+from tests.support.shell import Refused
 from tests.support.trained import make_trained_run
 
 NAMES = {
@@ -61,7 +62,7 @@ def test_a_run_becomes_a_checkpoint_of_stock_fairseq(
 
 
 def test_an_export_replaces_an_earlier_export_but_no_other_file(
-    form: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
+    form: str, run_folder: Path, refused: Refused
 ) -> None:
     checkpoint = run_folder / "checkpoints" / "checkpoint_best.pt"
     output = run_folder / "export" / NAMES[form]
@@ -71,13 +72,13 @@ def test_an_export_replaces_an_earlier_export_but_no_other_file(
     assert output.stat().st_mtime_ns != written
     content = checkpoint.read_bytes()
     for path in (checkpoint, checkpoint.parent):
-        assert export(run_folder, "--to", form, "--out", path) == 2
-        assert "exists and is not an export" in capsys.readouterr().err
+        error = refused("export", run_folder, "--to", form, "--out", path)
+        assert "exists and is not an export" in error
     assert checkpoint.read_bytes() == content
 
 
 def test_a_model_of_bare_fairseq_commands_is_exported_with_its_sentencepiece_model(
-    form: str, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    form: str, run_folder: Path, tmp_path: Path, refused: Refused
 ) -> None:
     bare = make_data(tmp_path / "bin")
     (bare / "corpus.json").unlink()
@@ -85,30 +86,28 @@ def test_a_model_of_bare_fairseq_commands_is_exported_with_its_sentencepiece_mod
     alone = (run_folder / "checkpoints" / "checkpoint_best.pt").rename(tmp_path / "model.pt")
     words = (alone, "--to", form, "--data", bare, "--out", tmp_path / "out")
     if form != "fairseq":
-        assert export(*words) == 2
-        assert "--spm FILE" in capsys.readouterr().err
+        assert "--spm FILE" in refused("export", *words)
     assert export(*words, "--spm", spm) == 0
     if form != "fairseq":
         name = {"ctranslate2": "mine.model", "huggingface": "source.spm"}[form]
         assert (tmp_path / "out" / name).read_bytes() == spm.read_bytes()
-        assert export(*words, "--spm", "none") == 2
-        assert "without sentencepiece" in capsys.readouterr().err
+        assert "without sentencepiece" in refused("export", *words, "--spm", "none")
 
 
 def test_a_missing_package_is_named(
-    run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     for name in ["ctranslate2", *(name for name in sys.modules if name.startswith("ctranslate2."))]:
         monkeypatch.setitem(sys.modules, name, None)
     name = "ctranslate2_folder"
     monkeypatch.delitem(sys.modules, f"fairseq_deepnet.tools.export.{name}", raising=False)
     monkeypatch.delattr(fairseq_deepnet.tools.export, name, raising=False)
-    assert export(run_folder, "--to", "ctranslate2") == 2
-    assert "ctranslate2 is not installed: pip install" in capsys.readouterr().err
+    error = refused("export", run_folder, "--to", "ctranslate2")
+    assert "ctranslate2 is not installed: pip install" in error
 
 
 def test_a_checkpoint_that_training_replaces_before_it_is_read_is_not_exported(
-    run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     def load(path: Path, **options: bool) -> dict[str, Any]:
         state = load_checkpoint(path, **options)
@@ -116,6 +115,5 @@ def test_a_checkpoint_that_training_replaces_before_it_is_read_is_not_exported(
         return state
 
     monkeypatch.setattr("fairseq_deepnet.tools.export.export.load_checkpoint", load)
-    assert export(run_folder, "--to", "fairseq") == 2
-    assert "was replaced before it was read" in capsys.readouterr().err
+    assert "was replaced before it was read" in refused("export", run_folder, "--to", "fairseq")
     assert not (run_folder / "export").exists()

@@ -17,6 +17,7 @@ from fairseq_deepnet.tools.corpora.text import Recipe, read_lines
 from fairseq_deepnet.tools.translation.translate import add_arguments, open_engine
 from tests.support.hugging_face import import_transformers
 from tests.support.runs import SENTENCES, make_data
+from tests.support.shell import Refused
 from tests.support.trained import make_multilingual_data, make_trained_run, task
 
 transformers = import_transformers()
@@ -199,13 +200,8 @@ def test_the_model_card_contains_the_record_of_the_run(tmp_path: Path, data: Pat
     ids=str,
 )
 def test_a_model_that_transformers_cannot_compute_is_refused_with_the_reason(
-    options: dict[str, Any],
-    message: str,
-    tmp_path: Path,
-    data: Path,
-    capsys: pytest.CaptureFixture[str],
+    options: dict[str, Any], message: str, tmp_path: Path, data: Path, refused: Refused
 ) -> None:
     make_trained_run(tmp_path / "run", data, **options)
-    assert export(tmp_path / "run") == 2
-    assert message in capsys.readouterr().err
+    assert message in refused("export", tmp_path / "run", "--to=huggingface")
     assert not list((tmp_path / "run").glob("export/*"))

@@ -9,6 +9,7 @@ from fairseq_deepnet import cli
 from fairseq_deepnet.footprint.memory import MEANINGS, Memory
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.planning.estimates import Plan, Step, advise, estimate
+from tests.support.shell import Refused
 
 
 def plan_for(memory_gib: float, gpus: int = 1, **options: configs.Value) -> Plan:
@@ -77,12 +78,6 @@ def test_sharding_is_suggested_for_several_devices() -> None:
     assert names.index("--ddp-backend fully_sharded --no-reshard-after-forward") > 0
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = cli.main(["plan", *words])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -106,21 +101,16 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     ids=str,
 )
 def test_bad_input_is_a_one_line_error(
-    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], message: str, refused: Refused
 ) -> None:
-    code, out, err = run(capsys, *words)
-    lines = [line for line in err.splitlines() if line.startswith("deepnet plan: error:")]
-    assert code == 2
-    assert not out
-    assert len(lines) == 1
-    assert message in lines[0]
+    assert message in refused("plan", *words)
 
 
 def test_suggestions_for_a_thousand_layers_on_an_80_gb_gpu(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code, out, _ = run(capsys, "opus100_1000", "--gpus", "8")
-    assert code == 0
+    assert cli.main(["plan", "opus100_1000", "--gpus", "8"]) == 0
+    out = capsys.readouterr().out
     assert "The run needs 86.41 GiB" in out
     assert "78.9 GiB: --ddp-backend legacy_ddp, 512 x 128" in out
     assert "The run fits with: max-tokens=512 update-freq=128 ddp-backend=legacy_ddp\n" in out

@@ -31,6 +31,7 @@ from fairseq_deepnet.tools.plotting.runs import (
     read_runs,
     scale_of,
 )
+from tests.support.shell import Refused
 
 HEAD = "2024-05-01 12:00:00 | INFO | "
 
@@ -211,10 +212,9 @@ def test_an_image_is_written(runs: list[Run], tmp_path: Path, show: str) -> None
     ],
 )
 def test_an_option_without_effect_is_refused(
-    runs: list[Run], capsys: pytest.CaptureFixture[str], words: list[str], message: str
+    runs: list[Run], words: list[str], message: str, refused: Refused
 ) -> None:
-    assert cli.main(["plot", str(runs[0].folder), *words]) == 2
-    assert message in capsys.readouterr().err
+    assert message in refused("plot", runs[0].folder, *words)
 
 
 def test_the_page_shows_each_quantity_with_unit_meaning_and_source(runs: list[Run]) -> None:

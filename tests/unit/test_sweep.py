@@ -21,7 +21,7 @@ from fairseq_deepnet.experiments.results import Status, read_json
 from fairseq_deepnet.files import try_lock
 from fairseq_deepnet.tools.devices import threads_of
 from tests.support.cells import write_config, write_log, write_score
-from tests.support.shell import wait_until
+from tests.support.shell import Refused, wait_until
 
 CHILD = """
 import json, os, signal, subprocess, sys, time
@@ -228,11 +228,10 @@ def test_the_plan_shows_every_option_and_starts_no_cell(
     ],
 )
 def test_an_invalid_option_is_refused_before_anything_is_written(
-    rig: Rig, capsys: pytest.CaptureFixture[str], word: str, message: str
+    rig: Rig, word: str, message: str, refused: Refused
 ) -> None:
-    words = ["sweep", str(rig.definition), "--runs", str(rig.folder), "--gpus", "0"]
-    assert cli.main([*words, word]) == 2
-    assert message in capsys.readouterr().err
+    options = ["--runs", rig.folder, "--gpus", "0"]
+    assert message in refused("sweep", rig.definition, *options, word)
     assert not rig.folder.exists()
 
 
