@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from fairseq import checkpoint_utils
 
 from fairseq_deepnet import preemption
+from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.ended import PREEMPTED
 from fairseq_deepnet.trainer import DeepNetTrainer as Trainer
 from tests.integration.conftest import SMALL, TRAIN
@@ -27,16 +27,12 @@ TOGETHER += ["--distributed-world-size=2", "--update-freq=2"]
 
 
 def saved(save_dir: Path, name: str = "checkpoint_last.pt") -> dict[str, Any]:
-    return dict(torch.load(save_dir / name, weights_only=True))
-
-
-def updates(state: dict[str, Any]) -> int:
-    return int(state["optimizer_history"][-1]["num_updates"])
+    return load_checkpoint(save_dir / name)
 
 
 def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
     """Compare weights, moments, schedule and position bit by bit."""
-    assert updates(first) == updates(second)
+    assert num_updates(first) == num_updates(second)
     assert_same_checkpoints(first, second)
     for key in ("train_iterator", "val_loss", "best"):
         assert first["extra_state"].get(key) == second["extra_state"].get(key), key
@@ -97,7 +93,7 @@ def test_the_same_command_resumes_with_the_same_numbers(
     options = ["--max-update=8", "--update-freq=2"]
     whole = process.train(tiny_data, tmp_path / "whole", *options)
     first = process.preempt(tiny_data, tmp_path / "run", *options, update=5)
-    assert updates(saved(tmp_path / "run")) == 5
+    assert num_updates(saved(tmp_path / "run")) == 5
     assert first + process.train(tiny_data, tmp_path / "run", *options) == whole
     assert_same(saved(tmp_path / "run"), saved(tmp_path / "whole"))
 
@@ -115,7 +111,7 @@ def test_a_resumed_run_first_performs_a_prevented_validation(
     whole = process.train(tiny_data, tmp_path / "whole", *options)
     run, method = tmp_path / "run", "valid_step" if when == "validation" else "train_step"
     first = process.preempt(tiny_data, run, *options, update=last, method=method)
-    assert updates(saved(run)) == last
+    assert num_updates(saved(run)) == last
     stopped = shutil.copy(run / "checkpoint_last.pt", tmp_path / "stopped.pt")
     assert not any("valid_loss" in line for line in first)
     second = process.train(tiny_data, run, *options)
@@ -124,13 +120,13 @@ def test_a_resumed_run_first_performs_a_prevented_validation(
     if when == "validation":  # which the next run begins with, in another folder
         other, words = tmp_path / "other", [f"--restore-file={stopped}", *options]
         process.preempt(tiny_data, other, *words, update=last, method=method)
-        assert updates(saved(other)) == last
+        assert num_updates(saved(other)) == last
     last_of_all = "checkpoint1.pt" if when == "epoch" else "checkpoint_last.pt"
     assert_same(saved(run, last_of_all), saved(tmp_path / "whole", last_of_all))
     names = {path.name for path in (tmp_path / "whole").glob("*.pt")}
     assert {path.name for path in run.glob("*.pt")} == names
     for name in names:
-        assert updates(saved(run, name)) == updates(saved(tmp_path / "whole", name))
+        assert num_updates(saved(run, name)) == num_updates(saved(tmp_path / "whole", name))
 
 
 def test_a_prevented_last_validation_needs_no_further_update(
@@ -140,7 +136,7 @@ def test_a_prevented_last_validation_needs_no_further_update(
     process.preempt(tiny_data, run, "--max-update=8", update=3)
     lines = process.train(tiny_data, run, "--max-update=3")
     assert [line["valid_num_updates"] for line in lines] == [[3.0]]
-    assert updates(saved(run)) == updates(saved(run, "checkpoint_best.pt")) == 3
+    assert num_updates(saved(run)) == num_updates(saved(run, "checkpoint_best.pt")) == 3
 
 
 @pytest.mark.parametrize("is_run_of_train_sh", [True, False])
@@ -174,7 +170,7 @@ def test_two_processes_stop_after_the_same_update(
     words = [*OPTIONS, f"--arch={arch}", "--update-freq=2", "--max-update=30"]
     ended = train_together(tiny_data, tmp_path / "run", *words, begin=signal_rank_1)
     assert ended == [PREEMPTED, PREEMPTED]
-    assert updates(saved(tmp_path / "run")) == 2
+    assert num_updates(saved(tmp_path / "run")) == 2
 
 
 RIG = """
@@ -245,4 +241,4 @@ def test_a_signal_to_all_processes_of_fairseq_train(
     assert message in result.stdout
     assert ("preempted" in result.stdout) == (not at_exit)
     assert "Traceback" not in result.stdout
-    assert updates(saved(run)) == last
+    assert num_updates(saved(run)) == last

@@ -14,6 +14,7 @@ from fairseq.data import Dictionary
 from fairseq_deepnet.divergence.detectors import ENOUGH, Unigram
 from fairseq_deepnet.divergence.events import Event, Kind, likely_cause, read
 from fairseq_deepnet.divergence.watch import Judge, newest_before, not_finite
+from tests.support.runs import make_checkpoint
 
 POST_LN = {
     "residual_scheme": "post-ln",
@@ -78,18 +79,11 @@ def test_the_unigram_level_of_equally_frequent_symbols_is_their_logarithm() -> N
     assert unigram.level() == pytest.approx(2 + 3 / (2 * tokens * math.log(2)))
 
 
-def checkpoint(path: Path, update: int, resumable: bool = True) -> None:
-    state: dict[str, Any] = {"model": {}, "optimizer_history": [{"num_updates": update}]}
-    if resumable:
-        state["last_optimizer_state"] = {}
-        state["extra_state"] = {"train_iterator": {}}
-    torch.save(state, path)
-
-
 def test_the_newest_earlier_checkpoint_was_tested_by_an_update_if_possible(tmp_path: Path) -> None:
     for update in (80, 90, 100):
-        checkpoint(tmp_path / f"checkpoint_3_{update}.pt", update)
-    checkpoint(tmp_path / "checkpoint_best.pt", 95, resumable=False)
+        make_checkpoint(tmp_path / f"checkpoint_3_{update}.pt", update)
+    without_optimiser = {"model": {}, "optimizer_history": [{"num_updates": 95}]}
+    torch.save(without_optimiser, tmp_path / "checkpoint_best.pt")
     (tmp_path / "checkpoint_last.pt").write_bytes(b"half a file")
     expected = {102: 100, 101: 90, 91: 80, 82: 80, 81: 80, 80: None}
     for started, update in expected.items():
