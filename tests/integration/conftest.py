@@ -15,17 +15,9 @@ from tests.support.shell import commands_path
 
 RunCommand = Callable[..., "subprocess.CompletedProcess[str]"]
 
-SMALL = [
-    "--encoder-layers=2",
-    "--decoder-layers=2",
-    "--encoder-embed-dim=16",
-    "--decoder-embed-dim=16",
-    "--encoder-ffn-embed-dim=24",
-    "--decoder-ffn-embed-dim=24",
-    "--encoder-attention-heads=2",
-    "--decoder-attention-heads=2",
-    "--share-all-embeddings",
-]
+SIZES = ("layers=2", "embed-dim=16", "ffn-embed-dim=24", "attention-heads=2")
+SMALL = [f"--{side}-{size}" for side in ("encoder", "decoder") for size in SIZES]
+SMALL += ["--share-all-embeddings"]
 TRAIN = [
     "--optimizer=adam",
     "--lr=0.001",

@@ -10,22 +10,17 @@ from fairseq_deepnet import ended
 from fairseq_deepnet.divergence import events
 from fairseq_deepnet.ended import DIVERGED
 from fairseq_deepnet.monitoring import records
-from tests.integration.conftest import TRAIN, RunCommand
+from tests.integration.conftest import SMALL, TRAIN, RunCommand
 from tests.support.models import slow_but
 from tests.support.training import logged, train_here, train_together
 
-SHAPE = [
-    f"--{side}-{name}={size}"
-    for side in ("encoder", "decoder")
-    for name, size in (("embed-dim", 16), ("ffn-embed-dim", 24), ("attention-heads", 2))
-]
-COMMON = ["--arch", "deepnet_transformer", *SHAPE, *TRAIN, "--share-all-embeddings"]
+COMMON = ["--arch", "deepnet_transformer", *SMALL, *TRAIN]
 COMMON += ["--disable-validation", "--lr-scheduler=fixed", "--log-interval=1", "--log-format=json"]
 DEEP = [*COMMON, "--encoder-layers=18", "--decoder-layers=18", "--residual-scheme"]
 # 18L-18L Post-LN without warm-up, at ten times a stable learning rate
 PLANTED = [*DEEP, "post-ln", "--lr=0.01"]
 # the learning rate is absurd from the second epoch, after 9 healthy updates
-SHALLOW = [*COMMON, "--encoder-layers=2", "--decoder-layers=2", "--lr=0.001,10.0"]
+SHALLOW = [*COMMON, "--lr=0.001,10.0"]
 
 
 def events_of(folder: Path) -> list[dict[str, Any]]:
