@@ -86,22 +86,16 @@ def test_validate_repeats_the_loss_of_training(
     assert float(loss.group(1)) == pytest.approx(best, abs=2e-3)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--residual-scheme", "deepnrom"], "--residual-scheme deepnrom is unknown"),
-        (["--decoder-layers", "0"], "--decoder-layers 0: must be at least 1"),
-    ],
-)
-def test_bad_options_end_in_one_line_and_write_nothing(
-    options: list[str], message: str, tiny_data: Path, run_command: RunCommand, tmp_path: Path
+def test_a_bad_option_ends_in_one_line_and_writes_nothing(
+    tiny_data: Path, run_command: RunCommand, tmp_path: Path
 ) -> None:
-    base = ["--user-dir", "fairseq_deepnet", *ARCH, *SMALL, *TRAIN, "--save-dir", tmp_path / "run"]
-    result = run_command("fairseq-train", tiny_data, *base, *options, cwd=ROOT)
+    options = ["--user-dir", "fairseq_deepnet", *ARCH, *SMALL, *TRAIN, "--decoder-layers", "0"]
+    options += ["--save-dir", tmp_path / "run"]
+    result = run_command("fairseq-train", tiny_data, *options, cwd=ROOT)
     assert result.returncode == 2
     errors = [line for line in result.stderr.splitlines() if "error" in line.lower()]
     assert len(errors) == 1
-    assert errors[0].startswith("fairseq_deepnet: error: " + message)
+    assert errors[0].startswith("fairseq_deepnet: error: --decoder-layers 0: must be at least 1")
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "run").exists()
 
