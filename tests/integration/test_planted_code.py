@@ -14,6 +14,7 @@ from fairseq.data.fasta_dataset import FastaDataset
 
 from fairseq_deepnet.checkpoints import save_checkpoint
 from tests.integration.conftest import RunCommand
+from tests.support.cells import write_config
 from tests.support.runs import SENTENCES
 from tests.support.shell import ROOT, Refused
 from tests.support.trained import trained
@@ -42,9 +43,7 @@ def planted(run: Path, data: Path, part: str, arch: str, options: dict[str, Any]
     path.parent.mkdir(parents=True)
     save_checkpoint(state, path)
     shutil.copy(path, path.with_name("checkpoint1.pt"))
-    (run / "config.yaml").write_text(
-        f"arch: deepnet_transformer\nrecipe:\n  data: {data}\n", encoding="utf-8"
-    )
+    write_config(run, data, arch="deepnet_transformer")
     return path
 
 

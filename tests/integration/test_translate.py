@@ -17,6 +17,7 @@ from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, load_model
 from fairseq_deepnet.tools.translation import engines
 from fairseq_deepnet.tools.translation.translate import add_arguments, open_engine
+from tests.support.corpus import write_lines
 from tests.support.runs import SENTENCES
 from tests.support.shell import Refused
 from tests.support.trained import make_trained_run
@@ -44,9 +45,7 @@ def exported(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    path = tmp_path / "text"
-    path.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
-    return path
+    return write_lines(tmp_path / "text", LINES)
 
 
 Translate = Callable[..., Any]
@@ -115,9 +114,7 @@ def test_a_model_of_bare_fairseq_commands_translates_text_and_tokens(
     words = ["--beam=1", f"--data={bare}"]
     expected = translate(run, text, "--beam=1").stdout
     assert translate(checkpoint, text, *words, f"--spm={model}").stdout == expected
-    pieces = tmp_path / "pieces"
-    encoded = encode_lines(load_model(model), LINES, 1)
-    pieces.write_text("".join(f"{line}\n" for line in encoded), encoding="utf-8")
+    pieces = write_lines(tmp_path / "pieces", encode_lines(load_model(model), LINES, 1))
     tokens = translate(checkpoint, pieces, *words, "--spm=none").stdout.splitlines()
     assert [decode_line(load_model(model), line) for line in tokens] == expected.splitlines()
 

@@ -2,9 +2,17 @@
 
 import random
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 WORDS = [f"w{number}" for number in range(40)]
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> Path:
+    """Write lines to a file, and create its folder if there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode())
+    return path
 
 
 def write_text(folder: Path, lines: int, seed: int = 1) -> None:
@@ -13,8 +21,8 @@ def write_text(folder: Path, lines: int, seed: int = 1) -> None:
     for split, count in (("train", lines), ("valid", 12), ("test", 12)):
         sources = [generator.choices(WORDS, k=generator.randint(3, 9)) for _ in range(count)]
         for language, step in (("xx", 1), ("yy", -1)):
-            text = "".join(" ".join(words[::step]) + "\n" for words in sources)
-            (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
+            text = (" ".join(words[::step]) for words in sources)
+            write_lines(folder / f"{split}.{language}", text)
 
 
 def binarise(folder: Path, lines: int = 200) -> Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.support.corpus import write_lines
+
 SENTENCES = {
     "de": ["Zwei Hunde spielen im Schnee.", "Ein Mann liest ein Buch.", "Das ist \u2028 alles."],
     "en": ["Two dogs play in the snow.", "A man reads a book.", "That is all."],
@@ -14,17 +16,12 @@ SENTENCES = {
 FLORES = {"de": "deu", "en": "eng", "fr": "fra", "zh": "zho_simpl"}
 
 
-def _write(path: Path, lines: Sequence[str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
 def flores101(folder: Path, sentences: Mapping[str, Sequence[str]] = SENTENCES) -> Path:
     """Write flores101_dataset/devtest/deu.devtest and so on, with a different dev set."""
     top = folder / "flores101_dataset"
     for code, lines in sentences.items():
-        _write(top / "devtest" / f"{FLORES[code]}.devtest", lines)
-        _write(top / "dev" / f"{FLORES[code]}.dev", ["not this"])
+        write_lines(top / "devtest" / f"{FLORES[code]}.devtest", lines)
+        write_lines(top / "dev" / f"{FLORES[code]}.dev", ["not this"])
     return top
 
 
@@ -43,5 +40,5 @@ def ted(folder: Path) -> Path:
         ["t1", '" It &apos;s good , "', "x", "_ _ NULL _ _", "很 好", "Das ist gut ."],
         ["t2", "No .", "x", "Non .", "__NULL__", ""],
     ]
-    _write(folder / "all_talks_test.tsv", ["\t".join(row) for row in rows])
+    write_lines(folder / "all_talks_test.tsv", ["\t".join(row) for row in rows])
     return folder

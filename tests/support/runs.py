@@ -12,6 +12,8 @@ from fairseq_deepnet.checkpoints import save_checkpoint
 from fairseq_deepnet.tools.corpora.binarise import binarise
 from fairseq_deepnet.tools.corpora.subwords import load_model, train_model, write_dictionary
 from fairseq_deepnet.tools.corpora.text import Recipe, read_lines
+from tests.support.cells import write_config
+from tests.support.corpus import write_lines
 
 SENTENCES = [
     "Two men play chess.",
@@ -31,10 +33,8 @@ TINY = [
 
 def make_data(folder: Path) -> Path:
     """Write a data folder with the same few sentences on both sides of all splits."""
-    (folder / "text").mkdir(parents=True)
-    text = "".join(f"{line}\n" for line in SENTENCES)
     for language in ("de", "en"):
-        (folder / "text" / f"test.{language}").write_text(text, encoding="utf-8")
+        write_lines(folder / "text" / f"test.{language}", SENTENCES)
     train_model(read_lines(folder / "text" / "test.en"), folder / "spm", Recipe(vocab_size=60))
     model = load_model(folder / "spm.model")
     for language in ("de", "en"):
@@ -70,7 +70,5 @@ def make_run(run: Path, data: Path) -> Path:
         make_checkpoint(run / "checkpoints" / f"checkpoint_1_{updates}.pt", updates)
     make_checkpoint(run / "checkpoints" / "checkpoint_best.pt", 20)
     make_checkpoint(run / "checkpoints" / "checkpoint_last.pt", 40)
-    (run / "config.yaml").write_text(
-        f"arch: transformer\nrecipe:\n  data: {data}\n", encoding="utf-8"
-    )
+    write_config(run, data, arch="transformer")
     return run

@@ -15,6 +15,8 @@ from fairseq_deepnet.checkpoints import save_checkpoint
 from fairseq_deepnet.schemes.admin import AdminResidual
 from fairseq_deepnet.tools import standalone
 from fairseq_deepnet.tools.fairseq_options import quiet
+from tests.support.cells import write_config
+from tests.support.corpus import write_lines
 from tests.support.models import SYMBOLS, small, stir
 from tests.support.runs import SENTENCES
 
@@ -70,9 +72,7 @@ def make_trained_run(run: Path, data: Path, **options: Any) -> Any:
     model, state = trained(data=data, **options)
     (run / "checkpoints").mkdir(parents=True)
     save_checkpoint(state, run / "checkpoints" / "checkpoint_best.pt")
-    (run / "config.yaml").write_text(
-        f"arch: deepnet_transformer\nrecipe:\n  data: {data}\n", encoding="utf-8"
-    )
+    write_config(run, data, arch="deepnet_transformer")
     return model
 
 
@@ -84,8 +84,7 @@ def make_multilingual_data(place: Path) -> Path:
         "yy": [" ".join(reversed(line.split())) for line in SENTENCES * 8],
     }
     for language, lines in sides.items():
-        text = "".join(f"{line}\n" for line in lines)
-        (place / f"text.{language}").write_text(text, encoding="utf-8")
+        write_lines(place / f"text.{language}", lines)
     rows = [f"test\txx\tyy\t{place}/text\n"]
     for pair in ("en\txx", "en\tyy"):
         rows += [f"{split}\t{pair}\t{place}/text\n" for split in ("train", "valid", "test")]

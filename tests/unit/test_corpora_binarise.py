@@ -21,20 +21,16 @@ from fairseq_deepnet.tools.corpora.subwords import (
     write_dictionary,
 )
 from fairseq_deepnet.tools.corpora.text import Recipe, chunks, read_lines
+from tests.support.corpus import write_lines
 
 ODD = ["la  <unk> hundo", "", "a\u2028b\x85c", "manĝas ▁ <s> q", "x\x0b</s>\x0cy", "\x1c", "<pad>"]
-
-
-def write(path: Path, lines: list[str]) -> Path:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="")
-    return path
 
 
 def text(folder: Path, name: str, seed: int) -> Path:
     rng = random.Random(seed)
     words = [f"{stem}{end}" for stem in ("ka", "to", "manĝ") for end in ("do", "li", "as", "n")]
     lines = [" ".join(rng.choices(words, k=rng.randint(1, 9))) for _ in range(120)]
-    return write(folder / name, lines + ODD)
+    return write_lines(folder / name, lines + ODD)
 
 
 def fairseq_preprocess(folder: Path, *options: str) -> Path:
@@ -71,10 +67,10 @@ def test_raw_text_is_binarised_as_by_encoding_and_fairseq_preprocess(
     monkeypatch.setattr(chunks, "__defaults__", (11,))
     raw = text(tmp_path, "raw", 1)
     train_model(read_lines(raw), tmp_path / "spm", Recipe(subwords=kind, vocab_size=36))
-    test = write(tmp_path / "test", [*ODD, "neniam vidita ☃ ĉiam", "kato"])
+    test = write_lines(tmp_path / "test", [*ODD, "neniam vidita ☃ ĉiam", "kato"])
     model = load_model(tmp_path / "spm.model")
     for language in ("eo", "ia"):
-        write(tmp_path / f"train.{language}", list(encode_lines(model, read_lines(test), 1)))
+        write_lines(tmp_path / f"train.{language}", list(encode_lines(model, read_lines(test), 1)))
     write_dictionary(model, tmp_path / "dict.txt")
     srcdict = f"--srcdict={tmp_path / 'dict.txt'}"
     expected = fairseq_preprocess(tmp_path, srcdict, "--joined-dictionary")
@@ -86,8 +82,8 @@ def test_raw_text_is_binarised_as_by_encoding_and_fairseq_preprocess(
 
 
 def test_a_large_vocabulary_is_stored_in_four_bytes(tmp_path: Path) -> None:
-    dictionary = write(tmp_path / "dict.txt", [f"w{number} 1" for number in range(70_000)])
-    text = write(tmp_path / "test", ["w0 w69999", "w65531 w65532"])
+    dictionary = write_lines(tmp_path / "dict.txt", [f"w{number} 1" for number in range(70_000)])
+    text = write_lines(tmp_path / "test", ["w0 w69999", "w65531 w65532"])
     assert binarise.binarise(dictionary, text, tmp_path / "out")["tokens"] == 6
     data = MMapIndexedDataset(str(tmp_path / "out"))
     assert [line.tolist() for line in data] == [[4, 70_003, 2], [65_535, 65_536, 2]]

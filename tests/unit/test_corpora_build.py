@@ -14,6 +14,7 @@ from fairseq_deepnet.tools.corpora import binarise, build, text
 from fairseq_deepnet.tools.corpora.build import Row, claimed, folder_digests, sources_of
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.corpora.text import Recipe, count_words, find_side, normalise, read_lines
+from tests.support.corpus import write_lines
 
 SMALL = Recipe(languages="eo ia", vocab_size=60)
 MOSES = dataclasses.replace(SMALL, kind="moses", joint=False, merges=20, max_ratio=2, max_words=20)
@@ -28,10 +29,8 @@ RECIPES = {
 
 
 def write(folder: Path, split: str, **sides: list[str]) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
     for language, lines in sides.items():
-        content = "".join(f"{line}\n" for line in lines).encode()
-        (folder / f"{split}.{language}").write_bytes(content)
+        write_lines(folder / f"{split}.{language}", lines)
     return str(folder / split)
 
 

@@ -22,6 +22,7 @@ from fairseq_deepnet.tools.evaluation.scoring import score
 from fairseq_deepnet.tools.scores import read_scores
 from fairseq_deepnet.tools.trained_model import average_checkpoints, choose_model, find_data
 from fairseq_deepnet.tools.translation.engines import Engine
+from tests.support.corpus import write_lines
 from tests.support.evaluation import Dictionary, work_here
 from tests.support.runs import SENTENCES, TRANSLATIONS, make_checkpoint, make_run
 from tests.support.shell import Refused
@@ -172,10 +173,8 @@ def test_bad_input_is_refused_in_one_line(
 
 
 def write_text_folder(place: Path, *names: str, lines: list[str] = SENTENCES) -> Path:
-    """Write a folder with text to score on."""
-    place.mkdir(parents=True, exist_ok=True)
     for name in names:
-        (place / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        write_lines(place / name, lines)
     return place
 
 
@@ -251,7 +250,7 @@ def test_translations_of_parts_are_in_the_order_of_the_lines(
     job = job_of(tmp_path, "de-en")
     lines = ["a" * (7 * number % 50) + str(number) for number in range(1000)]
     for file in (job.source, job.reference):
-        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        write_lines(file, lines)
     translate_all([job], {"beam": 5}, Dictionary, threads=1, processes=2, gpus=0)
     assert list(read_lines(job.record.with_suffix(".txt"))) == lines
     record = json.loads(job.record.read_text(encoding="utf-8"))

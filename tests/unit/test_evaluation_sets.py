@@ -11,6 +11,7 @@ import sacrebleu
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation.sets import definition, make
 from fairseq_deepnet.tools.languages import languages
+from tests.support.corpus import write_lines
 from tests.support.evaluation_sets import SENTENCES, flores101, ted
 
 
@@ -82,13 +83,11 @@ def test_wmt_is_read_from_sacrebleus_folder(
     }
     for name, sides in cache.items():
         top = tmp_path / "sacrebleu" / name  # as sacreBLEU unpacks a test set
-        top.mkdir(parents=True)
         for pair, (source, reference) in sides.items():
             for field in sacrebleu.DATASETS[name].fieldnames(pair):
                 text_of = {"src": source, "ref": reference}
                 content = text_of.get(field.split(":")[0], ["x"] * len(source))
-                path = top / f"{name}.{pair}.{field.replace(':', '-')}"
-                path.write_text("".join(f"{line}\n" for line in content), encoding="utf-8")
+                write_lines(top / f"{name}.{pair}.{field.replace(':', '-')}", content)
         monkeypatch.setattr(sacrebleu.DATASETS[name], "_outdir", str(top))
     lines = make("wmt10", None, tmp_path / "out", model=["zh", "en", "fr"])
     assert lines == {"en-fr": 3, "fr-en": 3, "en-zh": 3, "zh-en": 1}

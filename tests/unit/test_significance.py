@@ -13,6 +13,7 @@ from fairseq_deepnet import cli
 from fairseq_deepnet.experiments.significance import MeanOfSeeds, compare
 from fairseq_deepnet.tools.evaluation.scoring import score
 from tests.support.cells import write_config
+from tests.support.corpus import write_lines
 
 WORDS = [
     *("the", "a", "dog", "man", "woman", "child", "runs", "sees"),
@@ -43,12 +44,6 @@ GOLDEN = {
 }
 """Name -> BLEU and p of both tests against a."""
 TEXTS = {"a": spoilt(2), "b": spoilt(3, 1), "c": spoilt(3, 2)}
-
-
-def write_lines(file: Path, lines: list[str]) -> Path:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return file
 
 
 def write_run(
