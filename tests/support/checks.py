@@ -40,7 +40,6 @@ def facts(side: StackFindings) -> dict[str, str]:
 
 
 def kinds(findings: Findings) -> set[str]:
-    """Return the kinds of all faults."""
     return {fault.kind for fault in findings.faults}
 
 

@@ -157,7 +157,6 @@ def watch(line: socket.socket, child: int) -> None:
 
 
 def run(request: dict[str, Any]) -> None:
-    """Run a command."""
     environment = request["environment"]
     os.environ.clear()
     os.environ.update(environment)

@@ -247,7 +247,7 @@ def test_bad_text_is_refused_in_one_line_and_leaves_no_folder(
 
 
 def test_a_dry_run_lists_the_files_and_refuses_missing_ones(
-    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    raw: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = f"pair --src eo --tgt ia --train {raw}/train --valid {raw}/valid --dry-run".split()
     assert cli.main(["preprocess", *words]) == 0

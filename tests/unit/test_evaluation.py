@@ -59,7 +59,7 @@ def evaluate(capsys: pytest.CaptureFixture[str], engine: Engine) -> Evaluate:
 
 
 def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
-    evaluate: Evaluate, engine: Dictionary, run_folder: Path, data: Path
+    evaluate: Evaluate, engine: Dictionary, run_folder: Path
 ) -> None:
     first = evaluate(run_folder, "--max-len-b", "30")
     assert first.returncode == 0, first.stderr

@@ -117,8 +117,6 @@ def test_no_operation_synchronises_after_the_first_product(
 
 
 class Operations(TorchDispatchMode):
-    """Number of operations."""
-
     count = 0
 
     def __torch_dispatch__(

@@ -49,7 +49,6 @@ TEXTS = {"a": spoilt(2), "b": spoilt(3, 1), "c": spoilt(3, 2)}
 def write_run(
     run: Path, hypotheses: list[str], references: list[str] = REFERENCES, **options: Any
 ) -> Path:
-    """Write a run folder with config and score."""
     write_config(run, arch=run.name.partition(".")[0], **options)
     file = write_lines(run.parent / f"{run.name}.reference", references)
     record = score(hypotheses, references) | {"split": "test", "reference": str(file)}

@@ -180,7 +180,7 @@ def test_the_status_of_an_error_that_the_user_can_fix_is_2(work: Work) -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_child_that_does_not_end_is_killed_after_the_grace_period_or_a_second_signal(
-    again: bool, work: Work, monkeypatch: pytest.MonkeyPatch
+    again: bool, work: Work
 ) -> None:
     work.add("trap '' TERM")
     pid = work.start_and_wait(grace=60 if again else 0.2)
