@@ -58,32 +58,3 @@ def test_every_file_names_the_encoding_of_the_text_it_reads_and_writes(part: str
         for line in offenders(path.read_text(encoding="utf-8"))
     ]
     assert not calls, "name encoding='utf-8' here: " + ", ".join(calls)
-
-
-@pytest.mark.parametrize(
-    ("source", "is_offender"),
-    [
-        ("path.read_text()", True),
-        ("path.read_text('utf-8')", False),
-        ("path.write_text(text)", True),
-        ("path.write_text(text, encoding='utf-8')", False),
-        ("open(path)", True),
-        ("open(path, 'rb')", False),
-        ("path.open()", True),
-        ("path.open('a')", True),
-        ("path.open('wb')", False),
-        ("path.open(mode='w')", True),
-        ("DataFolder.open(path)", False),
-        ("gzip.open(path)", False),
-        ("gzip.open(path, 'rt')", True),
-        ("tarfile.open(path, 'r:gz')", False),
-        ("subprocess.run(command, text=True)", True),
-        ("subprocess.run(command, encoding='utf-8')", False),
-        ("subprocess.run(command)", False),
-        ("tempfile.NamedTemporaryFile()", False),
-        ("tempfile.NamedTemporaryFile('w')", True),
-        ("os.fdopen(number, 'w')", True),
-    ],
-)
-def test_the_check_sees_what_the_locale_would_decide(source: str, is_offender: bool) -> None:
-    assert bool(list(offenders(source))) is is_offender
