@@ -21,9 +21,9 @@ from tests.support.models import SYMBOLS, VARIANTS, build_model, loss_of, matrix
 Batch = dict[str, Tensor]
 
 
-def step(model: Any, batch: Batch, lr: float = 0.1) -> float:
+def step(model: Any, batch: Batch) -> float:
     """Perform one SGD update and return the loss."""
-    optimiser = torch.optim.SGD(model.parameters(), lr=lr)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     optimiser.zero_grad()
     loss = loss_of(model.train(), batch)
     loss.backward()
@@ -54,12 +54,6 @@ def test_every_parameter_has_a_gradient_after_three_updates(
         # Softmax ignores a key's bias, which adds the same number to all scores of a query.
         if not name.endswith("k_proj.bias"):
             assert parameter.grad.any(), name
-
-
-def test_a_scheme_learns(chosen: dict[str, Any], batch: Batch) -> None:
-    model = build_model(**chosen)
-    losses = [step(model, batch, 0.05) for _ in range(12)]
-    assert losses[-1] < losses[0] - 0.1
 
 
 def test_18_layers_per_side_have_finite_initial_logits_and_gradients(
