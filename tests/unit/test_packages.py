@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 
 import grimp
 import pytest
@@ -51,14 +49,3 @@ def test_no_module_imports_itself_by_way_of_others(
     graph: grimp.ImportGraph, imports: Imports
 ) -> None:
     assert not [(a, b) for a, b in imports if graph.find_shortest_chain(b, a)]
-
-
-@pytest.mark.parametrize("module", ["", ".cli", ".tools", ".experiments"])
-def test_what_needs_neither_torch_nor_fairseq_does_not_import_them(module: str) -> None:
-    program = (
-        f"import sys, {NAME}{module}; print(*{{'torch', 'fairseq', 'numpy'}} & set(sys.modules))"
-    )
-    process = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=True
-    )
-    assert process.stdout.strip() == ""
