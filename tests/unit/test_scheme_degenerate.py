@@ -38,22 +38,6 @@ def test_a_model_computes_its_schemes_formula(
 OWN = ("residuals.", "combination.", "_transform.")  # parts of the names that a scheme adds
 
 
-@pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
-@torch.no_grad()
-def test_every_tensor_that_a_scheme_adds_affects_the_output(
-    scheme: str, variant: str | None, batch: Batch
-) -> None:
-    """Check that the comparison above covers every added tensor."""
-    model = every_weight_moved(build_model(residual_scheme=scheme, scheme_variant=variant))
-    before = model(**batch)[0]
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if any(part in name for part in OWN):
-            original = tensor.clone()
-            tensor.mul_(1.5).add_(0.1 * torch.arange(tensor.numel()).view_as(tensor))
-            assert not torch.equal(model(**batch)[0], before), name
-            tensor.copy_(original)
-
-
 def nothing(model: Any) -> None:
     """Do nothing, because a new model with this scheme is already neutral."""
 
