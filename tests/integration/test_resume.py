@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq import checkpoint_utils, options
-from fairseq_cli import preprocess
+from fairseq import checkpoint_utils
 from fairseq_cli import train as program
 
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.preemption import OWED
 from tests.integration.conftest import SMALL, TRAIN
-from tests.support.corpus import WORDS, binarise
+from tests.support.corpus import WORDS, binarise, fairseq_preprocess, write_lines
 from tests.support.models import slow_but
 from tests.support.training import assert_same_checkpoints, train_here
 
@@ -57,10 +56,9 @@ def text_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with one language and 9 batches of 200 tokens."""
     folder = tmp_path_factory.mktemp("text")
     lines = [" ".join(WORDS[row % 7 : row % 7 + 3 + row % 11]) for row in range(190)]
-    (folder / "text").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    words = ["--only-source", "--destdir", folder / "data", "--workers=1"]
-    words += [f"--{split}pref={folder / 'text'}" for split in ("train", "valid")]
-    preprocess.main(options.get_preprocessing_parser().parse_args([str(word) for word in words]))
+    text = write_lines(folder / "text", lines)
+    words = [f"--{split}pref={text}" for split in ("train", "valid")]
+    fairseq_preprocess("--only-source", *words, f"--destdir={folder / 'data'}", "--workers=1")
     return folder / "data"
 
 

@@ -1,7 +1,6 @@
 """A tiny binarised corpus, made without a subword model, for tests that need fairseq's data."""
 
 import random
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -25,13 +24,21 @@ def write_text(folder: Path, lines: int, seed: int = 1) -> None:
             write_lines(folder / f"{split}.{language}", text)
 
 
+def fairseq_preprocess(*words: object) -> None:
+    """Run fairseq-preprocess in this process, and restore its log handlers."""
+    from fairseq.options import get_preprocessing_parser
+    from fairseq_cli import preprocess
+
+    handlers = list(preprocess.logger.handlers)
+    preprocess.main(get_preprocessing_parser().parse_args([str(word) for word in words]))
+    preprocess.logger.handlers[:] = handlers
+
+
 def binarise(folder: Path, lines: int = 200) -> Path:
     """fairseq's data folder of such a corpus, with one dictionary for both sides."""
     write_text(folder, lines)
     data = folder / "data"
-    command = ["fairseq-preprocess", "--source-lang", "xx", "--target-lang", "yy", "--workers", "1"]
-    for split in ("train", "valid", "test"):
-        command += [f"--{split}pref", str(folder / split)]
-    command += ["--destdir", str(data), "--joined-dictionary"]
-    subprocess.run(command, check=True, capture_output=True, cwd=folder)
+    words = ["--source-lang=xx", "--target-lang=yy", "--joined-dictionary", f"--destdir={data}"]
+    words += [f"--{split}pref={folder / split}" for split in ("train", "valid", "test")]
+    fairseq_preprocess(*words, "--workers=1")
     return data

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
-from fairseq.options import get_preprocessing_parser
-from fairseq_cli import preprocess
 
 from fairseq_deepnet.tools.corpora import binarise
 from fairseq_deepnet.tools.corpora.subwords import (
@@ -21,7 +19,7 @@ from fairseq_deepnet.tools.corpora.subwords import (
     write_dictionary,
 )
 from fairseq_deepnet.tools.corpora.text import Recipe, chunks, read_lines
-from tests.support.corpus import write_lines
+from tests.support.corpus import fairseq_preprocess, write_lines
 
 ODD = ["la  <unk> hundo", "", "a\u2028b\x85c", "manĝas ▁ <s> q", "x\x0b</s>\x0cy", "\x1c", "<pad>"]
 
@@ -33,14 +31,11 @@ def text(folder: Path, name: str, seed: int) -> Path:
     return write_lines(folder / name, lines + ODD)
 
 
-def fairseq_preprocess(folder: Path, *options: str) -> Path:
+def preprocessed(folder: Path, *options: str) -> Path:
     """Return the folder that the real command writes from train.eo and train.ia."""
-    out = folder / "fairseq"
     words = ["--source-lang=eo", "--target-lang=ia", f"--trainpref={folder / 'train'}"]
-    handlers = list(preprocess.logger.handlers)
-    preprocess.main(get_preprocessing_parser().parse_args([*words, f"--destdir={out}", *options]))
-    preprocess.logger.handlers[:] = handlers
-    return out
+    fairseq_preprocess(*words, f"--destdir={folder / 'fairseq'}", *options)
+    return folder / "fairseq"
 
 
 def test_words_and_their_dictionary_equal_those_of_fairseq_preprocess(
@@ -48,7 +43,7 @@ def test_words_and_their_dictionary_equal_those_of_fairseq_preprocess(
 ) -> None:
     monkeypatch.setattr(chunks, "__defaults__", (11,))
     source, target = text(tmp_path, "train.eo", 1), text(tmp_path, "train.ia", 2)
-    expected = fairseq_preprocess(tmp_path)
+    expected = preprocessed(tmp_path)
     for language, words in {"eo": source, "ia": target}.items():
         dictionary, out = tmp_path / f"dict.{language}.txt", tmp_path / language
         binarise.write_word_dictionary([words], dictionary, workers=2)
@@ -73,7 +68,7 @@ def test_raw_text_is_binarised_as_by_encoding_and_fairseq_preprocess(
         write_lines(tmp_path / f"train.{language}", list(encode_lines(model, read_lines(test), 1)))
     write_dictionary(model, tmp_path / "dict.txt")
     srcdict = f"--srcdict={tmp_path / 'dict.txt'}"
-    expected = fairseq_preprocess(tmp_path, srcdict, "--joined-dictionary")
+    expected = preprocessed(tmp_path, srcdict, "--joined-dictionary")
     counts = binarise.binarise(tmp_path / "spm.model", test, tmp_path / "out", workers=2)
     for ending in ("bin", "idx"):
         content = (expected / f"train.eo-ia.eo.{ending}").read_bytes()
