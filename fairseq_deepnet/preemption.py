@@ -7,6 +7,7 @@ update, the resumed run starts with it. Only `deepnet train` enforces a deadline
 """
 
 import atexit
+import contextlib
 import logging
 import math
 import multiprocessing.process
@@ -134,7 +135,8 @@ class Preemption(Observer):
         if problem:
             if trainer.is_data_parallel_master:
                 logger.error("preempted at update %d, not saved: %s", update, problem)
-                ended.write(run_folder(Path(cfg.save_dir)), ended.Why.UNSAVED, update)
+                with contextlib.suppress(OSError):  # the exit status says the same
+                    ended.write(run_folder(Path(cfg.save_dir)), ended.Why.UNSAVED, update)
             raise SystemExit(UNSAVED)
         trainer.saved = update  # also on the ranks that do not write
 

@@ -64,7 +64,7 @@ def _prepare(trainer: Any) -> str:
                 "%s %s %s; to start over, use another --save-dir",
                 *(folder / LAST, REPAIRED, newest.name),
             )
-        for part in folder.glob(".checkpoint*.pt.*.part"):
+        for part in () if cfg.no_save else folder.glob(".checkpoint*.pt.*.part"):
             part.unlink(missing_ok=True)  # left by a killed run
     if cfg.restore_file == LAST and last.is_file():
         return str(last)

@@ -191,6 +191,12 @@ def test_a_child_that_does_not_end_is_killed_after_the_grace_period_or_a_second_
     assert "not saved" in work.finish(UNSAVED)
 
 
+def test_a_failed_save_that_could_not_be_recorded_is_not_reported_as_saved(work: Work) -> None:
+    work.add(f"trap 'exit {UNSAVED}' TERM")
+    os.kill(work.start_and_wait(), signal.SIGTERM)
+    assert "not saved" in work.finish(UNSAVED)
+
+
 def test_a_signal_before_the_run_starts_loses_nothing(work: Work) -> None:
     work.add("trap - TERM")
     os.kill(work.start_and_wait(), signal.SIGTERM)

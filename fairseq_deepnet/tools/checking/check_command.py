@@ -116,7 +116,8 @@ def check_saved(path: Path, claim: str | None) -> Findings:
     try:
         model.load_state_dict(dict(tensors))
     except RuntimeError as error:
-        raise ValueError(f"{path} does not match its own arguments: {error}") from error
+        problem = " ".join(str(error).split())
+        raise ValueError(f"{path} does not match its own arguments: {problem}") from error
     updates, has_history = num_updates(state), bool(state.get("optimizer_history"))
     trained = not has_history or updates > 0 or "averaged" in state
     age = f"after {updates:,} updates" if has_history else "with no record of updates"

@@ -223,7 +223,8 @@ class Child:
             status = 128 - status if status < 0 else status
             say(f"{self.launcher} ended with status {status}; see the end of {self.log}")
             return status
-        if not is_saved and (why == Why.UNSAVED or time.monotonic() > self.ends_by):
+        is_unsaved = why == Why.UNSAVED or status == ended.UNSAVED
+        if not is_saved and (is_unsaved or time.monotonic() > self.ends_by):
             say(f"ended by a signal, not saved; see the end of {self.log}")
             status = ended.UNSAVED
         else:
