@@ -329,8 +329,8 @@ def evaluate_every_token() -> None:
     @wrap(LanguageModelingTask, "eval_lm_dataloader")
     def eval_lm_dataloader(build: Any, self: Any, dataset: Any, **options: Any) -> Any:
         longest, limit = max(dataset.sizes), options["max_positions"]
-        if options["context_window"]:
-            longest = max(longest, self.args.tokens_per_sample + options["context_window"])
+        if window := options["context_window"]:
+            longest = max(longest, min(longest, self.args.tokens_per_sample) + window)
             options["num_workers"] = min(options["num_workers"], 1)  # several mix up contexts
         if longest > limit:
             raise ConfigurationError(

@@ -104,7 +104,10 @@ def test_a_fused_language_model_needs_the_target_dictionary() -> None:
 
 def test_samples_beyond_the_models_positions_are_not_skipped() -> None:
     task: Any = LanguageModelingTask(Namespace(tokens_per_sample=12), Dictionary())
+    task.get_batch_iterator = lambda **options: Namespace(next_epoch_itr=lambda **_: options)
+    options = {"context_window": 6, "max_positions": 16, "num_workers": 2}
+    assert task.eval_lm_dataloader(Namespace(sizes=[4, 10]), **options)["num_workers"] == 1
     for sizes, window in (([4, 17], 0), ([4, 12], 6)):
-        options = {"context_window": window, "max_positions": 16, "num_workers": 2}
+        options["context_window"] = window
         with pytest.raises(ConfigurationError, match=r"to 1[78] tokens, .* --tokens-per-sample 16"):
             task.eval_lm_dataloader(Namespace(sizes=sizes), **options)
