@@ -5,6 +5,7 @@ With the plugin, fairseq-train uses DeepNetTrainer for every architecture.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -125,7 +126,11 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         super().begin_epoch(epoch)
         schedule, limits = self.cfg.lr_scheduler, self.cfg.optimization
         if self.is_data_parallel_master and not self.get_num_updates():
-            of_epochs = limits.max_epoch * math.ceil(len(self.epoch_itr) / limits.update_freq[-1])
+            frequencies, of_epochs = limits.update_freq, 0
+            with contextlib.suppress(NotImplementedError):  # streamed data have no length
+                for number in range(limits.max_epoch):
+                    frequency = frequencies[min(number, len(frequencies) - 1)]
+                    of_epochs += math.ceil(len(self.epoch_itr) / frequency)
             length = min(filter(None, (limits.max_update, of_epochs)), default=0)
             for warning in misfits(getattr(schedule, "_name", None), schedule, length):
                 logger.warning(warning)

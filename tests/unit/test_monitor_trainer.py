@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.data.iterators import EpochBatchIterating
 
 from fairseq_deepnet.divergence import detectors
 from fairseq_deepnet.errors import ConfigurationError
@@ -60,12 +61,12 @@ def test_observers_are_notified_in_order_and_failed_attempts_keep_their_number(
 def test_a_warm_up_longer_than_all_epochs_causes_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    trainer = Rig(tmp_path, "--max-epoch=4", "--warmup-updates=400", "--update-freq=4").trainer
-    trainer.epoch_itr = range(299)  # 75 updates of at most four batches
-    for update in (0, 75):
+    trainer = Rig(tmp_path, "--max-epoch=4", "--warmup-updates=400", "--update-freq=2,4").trainer
+    batches = range(299)  # 150 updates of two batches, then 75 of four
+    for update, trainer.epoch_itr in ((0, batches), (150, batches), (0, EpochBatchIterating())):
         trainer.set_num_updates(update)
         trainer.begin_epoch(1)
-    assert caplog.text.count("--warmup-updates 400 is not below the run's 300 updates") == 1
+    assert caplog.text.count("--warmup-updates 400 is not below the run's 375 updates") == 1
 
 
 def test_a_failing_observer_is_switched_off_and_training_continues(
