@@ -7,13 +7,14 @@ import signal
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fairseq import checkpoint_utils
 
 from fairseq_deepnet import preemption
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.ended import PREEMPTED
+from fairseq_deepnet.ended import PREEMPTED, UNSAVED
 from fairseq_deepnet.trainer import DeepNetTrainer as Trainer
 from tests.integration.conftest import SMALL, TRAIN
 from tests.support.shell import ROOT
@@ -76,7 +77,7 @@ class InProcess:
             patch.setattr(Trainer, method, signalled)
             with pytest.raises(SystemExit) as ended:
                 self.train(data, save_dir, *options)
-        assert ended.value.code == PREEMPTED
+        assert ended.value.code == (UNSAVED if "--no-save" in options else PREEMPTED)
         return self.logged_values()
 
 
@@ -146,6 +147,12 @@ def test_the_same_command_resumes_after_a_reset_only_with_train_sh(
     process.preempt(tiny_data, tmp_path / "checkpoints", "--reset-meters", update=1)
     message = process.caplog.messages[-1]
     assert ("without --reset-*" in message) != is_run_of_train_sh, message
+
+
+def test_an_unrecorded_end_is_an_end(process: InProcess, tiny_data: Path, tmp_path: Path) -> None:
+    process.patch.setattr("fairseq_deepnet.ended.write_json", Mock(side_effect=OSError))
+    process.preempt(tiny_data, tmp_path, update=1)
+    process.preempt(tiny_data, tmp_path, "--no-save", update=2)
 
 
 def signal_rank_1(rank: int) -> None:
