@@ -45,7 +45,8 @@ def other_options(trained: Any, chosen: Any, names: Sequence[str]) -> str:
         if hasattr(trained, name) and hasattr(chosen, name):
             if name != "langtoks":
                 label = f"--{name.replace('_', '-')} "
-                was, now = (getattr(args, name) or None for args in (trained, chosen))
+                values = (getattr(args, name) or "off" for args in (trained, chosen))
+                was, now = ("on" if value is True else value for value in values)
             else:
                 tokens = (" ".join(language_tokens(vars(args))) for args in (trained, chosen))
                 label, (was, now) = "", (words or "no language tokens" for words in tokens)

@@ -136,7 +136,7 @@ def test_plain_training_and_translation_refuse_other_dictionaries_and_language_t
     tuned = [*options, f"--finetune-from-model={last}", "--max-update=1"]
     train_here(data, tmp_path / "tuned", *tuned)
     assert "another source dictionary: its embeddings now belong to other words" in caplog.text
-    with pytest.raises(ConfigurationError, match="input-output-embed None, not True"):
+    with pytest.raises(ConfigurationError, match="input-output-embed off, not on"):
         train_here(data, tmp_path / "tied", *tuned, "--share-decoder-input-output-embed")
 
 
