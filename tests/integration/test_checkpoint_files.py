@@ -62,12 +62,15 @@ def test_the_newest_intact_checkpoint_replaces_a_truncated_one(
 def test_without_a_last_checkpoint_a_run_resumes_from_the_newest(
     tiny_data: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (folder / "checkpoint_last.pt").unlink()
     newest = folder / "checkpoint_1_4.pt"
     newest.write_bytes(newest.read_bytes()[:-7])
     with pytest.raises(KeyboardInterrupt), whole(newest) as part:
         raise KeyboardInterrupt
     part.touch()  # SIGKILL would leave it
+    train_here(tiny_data, folder, *WORDS, *FOUR, "--no-save")  # perhaps beside a run that writes it
+    assert part.exists()
+    (folder / "checkpoint_last.pt").unlink()
+    caplog.clear()
     assert resumed_from(tiny_data, folder, caplog) == "epoch 1 @ 2 updates) checkpoint_1_2.pt"
     assert not part.exists()
 

@@ -105,12 +105,14 @@ def test_bad_usage_is_one_line_and_status_2(
     assert message in refused("check", *words)
 
 
-def test_a_checkpoint_of_update_0_is_judged_completely(tmp_path: Path) -> None:
+def test_a_checkpoint_of_update_0_is_judged_completely(tmp_path: Path, refused: Refused) -> None:
     model = model_of()
     # the file of pretrained embeddings is not needed any more
     assert check(save(tmp_path / "checkpoint1.pt", model, encoder_embed_path="/gone")) == 0
     model.encoder.layers[1].fc1.weight.data.mul_(2)
     assert check(save(tmp_path / "checkpoint1.pt", model)) == 1
+    path = save(tmp_path / "checkpoint1.pt", model, encoder_layers=1)
+    assert "does not match its own arguments: Error(s) in" in refused("check", path)
 
 
 def test_trained_weights_are_shown_and_not_judged(

@@ -1,7 +1,6 @@
 """All text is read and written as UTF-8, whatever the locale: every call names its encoding."""
 
 import ast
-from collections.abc import Iterator
 
 import pytest
 
@@ -43,18 +42,12 @@ def leaves_encoding_out(call: ast.Call) -> bool:
     return name in ("TextIOWrapper", "FileHandler")
 
 
-def offenders(source: str) -> Iterator[int]:
-    """Lines that read or write text without naming an encoding."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and leaves_encoding_out(node):
-            yield node.lineno
-
-
 @pytest.mark.parametrize("part", PARTS)
 def test_every_file_names_the_encoding_of_the_text_it_reads_and_writes(part: str) -> None:
     calls = [
-        f"{path.relative_to(ROOT)}:{line}"
+        f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in sorted((ROOT / part).rglob("*.py"))
-        for line in offenders(path.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and leaves_encoding_out(node)
     ]
     assert not calls, "name encoding='utf-8' here: " + ", ".join(calls)
