@@ -19,6 +19,7 @@ from tests.support.shell import FakeBin
 
 TASKS: dict[str, dict[str, Any]] = {
     "language_modeling": {"sample_break_mode": "eos", "tokens_per_sample": 64},
+    "masked_lm": {"mask_prob": 0.15},
     "translation": {},
 }
 
@@ -68,6 +69,7 @@ def perplexity(
         ("translation", [], "", "is not a language model; run deepnet evaluate"),
         ("language_modeling", ["--split=dev"], "", "has no monolingual dev text"),
         ("language_modeling", [], "nothing", "fairseq-eval-lm ended with status 0: nothing"),
+        ("language_modeling", [], "Evaluated 9 tokens\nLoss (base 2): 3, Perplexity: 8", "9 of 30"),
     ],
 )
 def test_an_error_is_one_line_and_leaves_no_score(
@@ -96,3 +98,11 @@ def test_a_measurement_with_other_options_has_a_record_of_its_own(
     assert len(list((run / "scores").glob("*.json"))) == 2
     (tmp_path / "data" / "text" / "test.en").write_text("A dog.\n", encoding="utf-8")
     assert "test.en differs from the file recorded" in perplexity(run, "--", "--cpu")[2]
+
+
+def test_a_masked_perplexity_names_the_share_of_masks_and_the_skipped_lines(
+    fake_bin: FakeBin, perplexity: Command, tmp_path: Path
+) -> None:
+    fake_bin.add("fairseq-validate", stdout='1 samples have invalid sizes\n{"test_loss": "3.000"}')
+    output = perplexity(make_run(tmp_path, "masked_lm"), "--", "--mask-prob=0.4")[1]
+    assert "(40 %) subword (3.000 bits): test, 4 lines (1 too long and skipped), 30" in output

@@ -65,10 +65,12 @@ def run(args: argparse.Namespace) -> int:
     say(f"recorded: {shown(record)}")
     masked = f" masked ({100 * facts['mask_prob']:g} %)" if "mask_prob" in facts else ""
     per_word = facts.get("word_perplexity")
+    skipped = f" ({facts['skipped']} too long and skipped)" if "skipped" in facts else ""
     print(
         f"perplexity {facts['perplexity']:.2f} per{masked} subword ({facts['bits']:.3f} bits)"
         f"{f', {per_word:.2f} per word' if per_word else ''}: {args.split}, {facts['lines']:,}"
-        f" lines, {facts['tokens']:,} subwords, {facts['model']} (update {facts['updates']:,})"
+        f" lines{skipped}, {facts['tokens']:,} subwords, {facts['model']}"
+        f" (update {facts['updates']:,})"
     )
     return 0
 
@@ -98,8 +100,16 @@ def measure(
     if process.returncode or match is None:
         raise ValueError(f"{command[0]} ended with status {process.returncode}: {output[-1000:]}")
     bits, tokens = float(match[1]), int(data.record["binarised"][args.split]["tokens"])
-    facts = {"mask_prob": task["mask_prob"]} if is_masked else {}
-    if not is_masked:
+    if is_masked:
+        chosen = argparse.ArgumentParser(add_help=False)
+        chosen.add_argument("--mask-prob", type=float, default=task["mask_prob"])
+        facts: dict[str, Any] = {"mask_prob": chosen.parse_known_args(args.extra)[0].mask_prob}
+        if skipped := re.search(r"([\d,]+) samples have invalid sizes", output):
+            facts["skipped"] = skipped[1]
+    else:
+        seen = re.search(r"Evaluated ([\d,]+) tokens", output)
+        if seen and int(seen[1].replace(",", "")) < tokens:
+            raise ValueError(f"scored {seen[1]} of {tokens:,} subwords; leave out --shorten-method")
         text = read_lines(data.path / "text" / f"{args.split}.{data.languages[0]}")
         words = sum(count_words(line) + 1 for line in text)
         facts = {"word_perplexity": 2 ** (bits * tokens / words), "words": words}
