@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fairseq.distributed import utils as distributed
+import torch.distributed as dist
 from fairseq.logging import metrics
 
 
@@ -55,6 +55,12 @@ def logged(*names: str) -> dict[str, float]:
 
 def broadcast_from_rank0(trainer: Any, value: Any) -> Any:
     """Return rank 0's value in every process."""
-    if trainer.data_parallel_world_size == 1:
-        return value
-    return distributed.broadcast_object(value, 0, trainer.data_parallel_process_group)
+    return gather(trainer, value)[0]
+
+
+def gather(trainer: Any, value: Any) -> list[Any]:
+    """Return the values of all processes, which wait as long as for a checkpoint."""
+    values = [value] * trainer.data_parallel_world_size
+    if len(values) > 1:
+        dist.all_gather_object(values, value, group=trainer.checkpoint_group)
+    return values

@@ -17,7 +17,7 @@ from .checkpoints import (
 )
 from .errors import ConfigurationError
 from .files import try_lock
-from .observers import broadcast_from_rank0
+from .observers import broadcast_from_rank0, gather
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +42,11 @@ def prepare_save_dir(trainer: Any) -> None:
         except (ValueError, OSError) as error:
             failure = str(error)
     failure, start = broadcast_from_rank0(trainer, (failure, start))
-    if start and not PathManager.isfile(start):
-        failure = f"{start} is not on every node; use storage that all nodes share"
+    last = last_of(trainer)
+    own = str(last) if trainer.cfg.checkpoint.restore_file == LAST and last.is_file() else start
+    if not failure and own and (own != start or not PathManager.isfile(own)):
+        failure = f"{own} is not on every node; use storage that all nodes share"
+    failure = next(filter(None, gather(trainer, failure)), None)
     if failure is not None:
         raise ConfigurationError(failure)
 
@@ -121,6 +124,9 @@ def repair_last(folder: Path, only_damaged: bool = False, is_kept_up: bool = Tru
             candidates.setdefault(num_updates(state), path)
     if candidates:
         newest = candidates[max(candidates)]
+        extra = load_checkpoint(newest).get("extra_state") or {}
+        if extra.get("val_loss") is not None and extra["val_loss"] == extra.get("best"):
+            copy_checkpoint(newest, folder / "checkpoint_best.pt")  # fairseq may have failed to
         copy_checkpoint(newest, last)
         return newest
     if damage is not None:

@@ -31,7 +31,7 @@ from .footprint import FULLY_SHARDED
 from .monitoring.instruments import ON_SHARDS
 from .monitoring.monitor import Monitor, monitored_quantities
 from .monitoring.records import run_folder
-from .observers import Observer
+from .observers import Observer, gather
 from .optim.half_precision import improve
 from .optim.schedule import misfits
 from .save_dir import prepare_save_dir
@@ -297,7 +297,8 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
                 raise
             better = "keep --criterion, --optimizer and the precision (PRECISION, --bf16, --fp16)"
             raise ConfigurationError(f"{filename}: {error}".replace(remedy, better)) from error
-        self.wait_for_checkpoint()
+        if len(set(gather(self, self.get_num_updates()))) > 1:  # waits for all processes
+            raise ConfigurationError(f"{filename} differs between nodes; use shared storage")
         is_own = Path(filename) == last_of(self)
         trained = self._optim_history[-1].get("num_updates", 0) if extra else 0
         if is_own and not reset_optimizer and self.get_num_updates() < trained:

@@ -173,7 +173,9 @@ def build(
         remedy = "repeat the sweep's command with score=true to include its own scores"
         text = f"not included: scores of {listed(others, 4)} from outside the sweep; {remedy}"
         table.notes.append(text)
-    table.notes += _list_failures(runs)
+    was_rescued = runs["reason"].str.contains(FALLBACKS, regex=False, na=False)
+    bad = runs[(runs["status"] != Status.DONE) | was_rescued].drop_duplicates("run")
+    table.notes += [f"{r}: {why or s}" for r, why, s in bad[["run", "reason", "status"]].to_numpy()]
     return [table]
 
 
@@ -203,13 +205,6 @@ def describe_settings(runs: pd.DataFrame) -> str:
     names = ("shape", "max-update", "tokens", "precision", "lr", "warmup-updates", "data", "seed")
     values = {n: sorted({paper.key(v) for v in runs[n].dropna()}) for n in (*names, "code")}
     return "; ".join(f"{name} {', '.join(paper.ordered(v))}" for name, v in values.items() if v)
-
-
-def _list_failures(runs: pd.DataFrame) -> list[str]:
-    """Return a note for each run that is not done or needed fallbacks, with the reason."""
-    was_rescued = runs["reason"].str.contains(FALLBACKS, regex=False, na=False)
-    bad = runs[(runs["status"] != Status.DONE) | was_rescued].drop_duplicates("run")
-    return [f"{run}: {why or s}" for run, why, s in bad[["run", "reason", "status"]].to_numpy()]
 
 
 # Tables of specific sweeps.

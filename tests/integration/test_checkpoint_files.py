@@ -1,6 +1,7 @@
 """Checkpoints of fairseq-train: atomic writing, repair and locking."""
 
 import errno
+import functools
 import logging
 import os
 import resource
@@ -9,18 +10,16 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from fairseq_deepnet import save_dir
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_with_retries
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.files import try_lock, whole
 from tests.integration.conftest import SMALL, TRAIN
-from tests.support.training import train_here
+from tests.support.training import train_here, train_together
 
 WORDS = ["--arch=deepnet_transformer", *SMALL, *TRAIN, "--disable-validation"]
 FOUR = ["--max-update=4", "--save-interval-updates=2"]
@@ -107,11 +106,23 @@ def test_a_missing_start_is_refused(option: str, tiny_data: Path, tmp_path: Path
         train_here(tiny_data, tmp_path / "run", *words)
 
 
-def test_the_start_must_be_on_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the processes of other nodes would train other weights."""
-    monkeypatch.setattr(save_dir, "broadcast_from_rank0", lambda *_: (None, "a.pt"))
-    with pytest.raises(ConfigurationError, match=r"a\.pt is not on every node"):
-        save_dir.prepare_save_dir(SimpleNamespace(data_parallel_rank=1))
+def on_own_disk(place: Path, rank: int) -> None:
+    os.chdir(place / str(rank))
+
+
+@pytest.mark.parametrize("updates", [(2, None), (None, 2), (4, 2)])
+def test_all_nodes_start_from_the_same_checkpoint(
+    updates: tuple[int | None, ...], tiny_data: Path, trained: Path, tmp_path: Path
+) -> None:
+    """Otherwise the processes of other nodes would train other weights, and wait for each other."""
+    for rank, update in enumerate(updates):
+        folder = tmp_path / str(rank) / "run"
+        folder.mkdir(parents=True)
+        if update:
+            shutil.copy(trained / f"checkpoint_1_{update}.pt", folder / "checkpoint_last.pt")
+    begin = functools.partial(on_own_disk, tmp_path)
+    ended = train_together(tiny_data, Path("run"), *WORDS, "--max-update=6", begin=begin)
+    assert ended == [2, 2]
 
 
 def test_fine_tuning_ignores_other_checkpoints_in_its_folder(tiny_data: Path, folder: Path) -> None:
@@ -120,20 +131,24 @@ def test_fine_tuning_ignores_other_checkpoints_in_its_folder(tiny_data: Path, fo
     assert num_updates(train_here(tiny_data, folder, *WORDS, *words)) == 1
 
 
-def test_a_kill_while_a_checkpoint_is_copied_leaves_the_old_one(
+def test_a_copy_that_fails_halfway_leaves_the_old_file_and_is_repeated(
     tiny_data: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = (folder / "checkpoint_last.pt").read_bytes()
+    best = Path(shutil.copy(folder / "checkpoint_last.pt", folder / "checkpoint_best.pt"))
 
-    def killed(source: Any, target: Any, **_: Any) -> None:
+    def full(source: Any, target: Any) -> None:
         Path(target).write_bytes(Path(source).read_bytes()[:1000])
-        raise KeyboardInterrupt
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(shutil, "copyfile", killed)
-    words = [*WORDS, "--max-update=6", "--save-interval-updates=6"]
-    with pytest.raises(KeyboardInterrupt):
-        train_here(tiny_data, folder, *words)
-    assert (folder / "checkpoint_last.pt").read_bytes() == before
+    words = [*WORDS[:-1], "--max-update=6", "--save-interval-updates=6"]  # with validation
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", full)
+        with pytest.raises(ConfigurationError, match=r"checkpoint_best\.pt was not written: No"):
+            train_here(tiny_data, folder, *words)
+    assert num_updates(load_checkpoint(best, entire=True)) == 4
+    (folder / "checkpoint_last.pt").unlink()  # as if this had been the first save
+    train_here(tiny_data, folder, *words)
+    assert num_updates(load_checkpoint(best)) == 6
 
 
 @pytest.fixture
