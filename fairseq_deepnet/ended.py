@@ -7,6 +7,7 @@ Rank 0 writes ended.json before it exits, because torchrun and srun hide its exi
 This module imports neither torch nor fairseq, because the supervisor of `deepnet train` uses it.
 """
 
+import contextlib
 import ctypes
 import signal
 import sys
@@ -51,8 +52,9 @@ class Why(StrEnum):
 
 
 def write(run: Path, why: Why, update: int, **more: Any) -> None:
-    """Record in a run folder why the run ended after `update` updates."""
-    write_json(run / NAME, {"why": why.value, "update": update, **more})
+    """Record in a run folder why the run ended; a full disk must not change the exit status."""
+    with contextlib.suppress(OSError):
+        write_json(run / NAME, {"why": why.value, "update": update, **more})
 
 
 def read(run: Path) -> dict[str, Any]:

@@ -7,7 +7,6 @@ update, the resumed run starts with it. Only `deepnet train` enforces a deadline
 """
 
 import atexit
-import contextlib
 import logging
 import math
 import multiprocessing.process
@@ -135,8 +134,7 @@ class Preemption(Observer):
         if problem:
             if trainer.is_data_parallel_master:
                 logger.error("preempted at update %d, not saved: %s", update, problem)
-                with contextlib.suppress(OSError):  # the exit status says the same
-                    ended.write(run_folder(Path(cfg.save_dir)), ended.Why.UNSAVED, update)
+                ended.write(run_folder(Path(cfg.save_dir)), ended.Why.UNSAVED, update)
             raise SystemExit(UNSAVED)
         trainer.saved = update  # also on the ranks that do not write
 

@@ -198,9 +198,9 @@ class Judge(Observer):
                 attempt=self.attempt,
             )
             logger.warning("%s", event)
-            records.append(self.file, asdict(event))
             self.due = min(filter(None, (self.due, event)), key=lambda due: due.started)
             self.current[kind] = event
+            records.append(self.file, asdict(event))  # last, as the disk may be full
         for kind in self.current.keys() - findings.keys():
             logger.info("recovered at update %s: %s has passed", f"{update:,}", kind.value)
             event = replace(self.current.pop(kind), update=update, ended=True)

@@ -90,6 +90,7 @@ def test_stop_names_the_newest_earlier_checkpoint_in_one_line(
 
 def test_two_processes_stop_together(tiny_data: Path, tmp_path: Path) -> None:
     options = [*SHALLOW, "--max-update=25", "--on-divergence=stop"]
+    (tmp_path / "divergence.jsonl").mkdir()  # writing fails, as on a full disk
     assert train_together(tiny_data, tmp_path, *options) == [DIVERGED, DIVERGED]
     assert ended.read(tmp_path)["why"] == "diverged"
 
