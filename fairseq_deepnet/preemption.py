@@ -142,8 +142,7 @@ class Preemption(Observer):
         if self.trainer.is_data_parallel_master:
             cfg, last = self.trainer.cfg.checkpoint, last_of(self.trainer)
             run = run_folder(last.parent)
-            with contextlib.suppress(OSError):
-                ended.write(run, ended.Why.PREEMPTED, update)
+            ended.write(run, ended.Why.PREEMPTED, update)
             resets = [name for name in cfg if "reset_" in name and cfg[name]]
             command = "the same command resumes"
             # `deepnet train` applies these options only to the first start
