@@ -35,45 +35,49 @@ def prepare_save_dir(trainer: Any) -> None:
             checkpoint can be resumed from.
     """
     failure: str | None = None
-    start = ""
     if trainer.data_parallel_rank == 0:
         try:
-            start = _prepare(trainer)
+            _prepare(trainer)
         except (ValueError, OSError) as error:
             failure = str(error)
-    failure, start = broadcast_from_rank0(trainer, (failure, start))
-    last = last_of(trainer)
-    own = str(last) if trainer.cfg.checkpoint.restore_file == LAST and last.is_file() else start
-    if not failure and own and (own != start or not PathManager.isfile(own)):
-        failure = f"{own} is not on every node; use storage that all nodes share"
-    failure = next(filter(None, gather(trainer, failure)), None)
+    failure = broadcast_from_rank0(trainer, failure)
+    start = _start(trainer)
+    starts = {*gather(trainer, (start, not start or PathManager.isfile(start)))}
+    if failure is None and starts != {(start, True)}:  # fairseq would train from scratch
+        failure = f"{max(starts)[0]}: there is no such file; with several nodes, each must have it"
     if failure is not None:
         raise ConfigurationError(failure)
 
 
-def _prepare(trainer: Any) -> str:
-    """Return the checkpoint from which the run starts, or "" if it starts from scratch."""
-    cfg, suffix = trainer.cfg.checkpoint, trainer.checkpoint_suffix
-    folder, last = Path(cfg.save_dir), last_of(trainer)
-    elsewhere = getattr(cfg, "continue_once", None) or cfg.finetune_from_model
+def _prepare(trainer: Any) -> None:
+    """Lock --save-dir, repair checkpoint_last.pt and delete the partial files of killed runs."""
+    cfg = trainer.cfg.checkpoint
+    folder = Path(cfg.save_dir)
     if not cfg.no_save:
         _lock(folder)
+    if cfg.restore_file != LAST or trainer.checkpoint_suffix:
+        return
+    newest = repair_last(folder, bool(_other_start(cfg)), not cfg.no_last_checkpoints)
+    if newest is not None:
+        logger.warning(
+            "%s %s %s; to start over, use another --save-dir",
+            *(folder / LAST, REPAIRED, newest.name),
+        )
+    for part in () if cfg.no_save else folder.glob(".checkpoint*.pt.*.part"):
+        part.unlink(missing_ok=True)
+
+
+def _start(trainer: Any) -> str:
+    """Return the checkpoint from which this process starts, or "" if it starts from scratch."""
+    cfg, last = trainer.cfg.checkpoint, last_of(trainer)
     if cfg.restore_file != LAST:
-        elsewhere = cfg.restore_file.replace(".pt", f"{suffix}.pt")
-    elif not suffix:
-        newest = repair_last(folder, bool(elsewhere), not cfg.no_last_checkpoints)
-        if newest is not None:
-            logger.warning(
-                "%s %s %s; to start over, use another --save-dir",
-                *(folder / LAST, REPAIRED, newest.name),
-            )
-        for part in () if cfg.no_save else folder.glob(".checkpoint*.pt.*.part"):
-            part.unlink(missing_ok=True)  # left by a killed run
-    if cfg.restore_file == LAST and last.is_file():
-        return str(last)
-    if elsewhere and not PathManager.isfile(elsewhere):  # fairseq would train from scratch
-        raise ConfigurationError(f"{elsewhere}: there is no such file")
-    return elsewhere or ""
+        return str(cfg.restore_file.replace(".pt", f"{trainer.checkpoint_suffix}.pt"))
+    return str(last) if last.is_file() else _other_start(cfg)
+
+
+def _other_start(cfg: Any) -> str:
+    """Return the checkpoint that replaces a missing checkpoint_last.pt as the start, or ""."""
+    return getattr(cfg, "continue_once", None) or cfg.finetune_from_model or ""
 
 
 def _lock(folder: Path) -> None:

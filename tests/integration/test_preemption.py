@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 from fairseq import checkpoint_utils
 
-from fairseq_deepnet import ended, preemption
+from fairseq_deepnet import preemption
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.ended import PREEMPTED, UNSAVED
 from fairseq_deepnet.trainer import DeepNetTrainer as Trainer
@@ -144,7 +144,6 @@ def test_the_same_command_resumes_after_a_reset_only_with_train_sh(
 ) -> None:
     if is_run_of_train_sh:
         (tmp_path / "config.yaml").touch()
-    process.patch.setattr(ended, "NAME", "absent/ended.json")  # which cannot be written
     process.preempt(tiny_data, tmp_path / "checkpoints", "--reset-meters", update=1)
     message = process.caplog.messages[-1]
     assert ("without --reset-*" in message) != is_run_of_train_sh, message
