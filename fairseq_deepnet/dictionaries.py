@@ -6,7 +6,7 @@ Swapping two lines of a dictionary keeps its size, but the model then outputs wr
 import hashlib
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from fairseq.tasks import FairseqTask
 
@@ -15,6 +15,8 @@ from .errors import ConfigurationError
 
 RECORD = "dictionary_record"
 """Name of the model argument that contains the SHA-256 of each side's words, in order."""
+
+LANGUAGES: Final = ("source_lang", "target_lang")
 
 
 def digest_of_words(symbols: Sequence[str]) -> str:
@@ -36,6 +38,9 @@ def record_dictionaries(args: Namespace, task: Any) -> None:
     if changes := other_options(args, getattr(task, "args", None), ["langtoks"]):
         raise ConfigurationError(f"the model was trained with {changes}: use the former")
     setattr(args, RECORD, {side: digest_of_words(symbols) for side, symbols in words.items()})
+    for name in LANGUAGES:
+        if language := getattr(getattr(task, "cfg", None), name, None):
+            setattr(args, name, language)  # fairseq may have inferred it from the data's file names
 
 
 def other_options(trained: Any, chosen: Any, names: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from fairseq.file_io import PathManager
 
 from ..checkpoints import LAST, load_checkpoint, model_arguments
-from ..dictionaries import RECORD, other_options
+from ..dictionaries import LANGUAGES, RECORD, other_options
 from ..errors import ConfigurationError
 from ..observers import broadcast_from_rank0
 from ..schemes import ResidualScheme, Side
@@ -56,6 +56,11 @@ def _refusal(cfg: Any, filename: str, reset_optimizer: bool) -> str | None:
             if not reset_optimizer:
                 return f"{change}; use that run's data folder"
             logger.warning("%s: its embeddings now belong to other words", change)
+    paths = cfg.checkpoint
+    elsewhere = (paths.finetune_from_model, getattr(paths, "continue_once", None))
+    is_resumed = paths.restore_file == LAST and filename not in elsewhere
+    has_languages = is_resumed and getattr(args, "source_lang", None)
+    fixed = (*_FIXED, *LANGUAGES) if has_languages else _FIXED
     chosen = scheme_in(cfg.model)
     try:
         trained = scheme_in(args)
@@ -63,15 +68,13 @@ def _refusal(cfg: Any, filename: str, reset_optimizer: bool) -> str | None:
             return None
         what, advice = f"{trained}, not {chosen}", f"give {_as_options(trained, cfg.model)}"
         if not differ(trained, chosen):
-            what, advice = other_options(args, cfg.model, _FIXED), "use the former"
+            what, advice = other_options(args, cfg.model, fixed), "use the former"
             if not what:
                 return _other_norms(filename, args, cfg.model, reset_optimizer)
         what = f"{filename} was trained with {what}"
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{filename}: its record of the residual scheme cannot be read ({error!r})"
-    paths = cfg.checkpoint
-    elsewhere = (paths.finetune_from_model, getattr(paths, "continue_once", None))
-    if paths.restore_file == LAST and filename not in elsewhere:
+    if is_resumed:
         return f"{what}: {advice} to continue with it, or another --save-dir to start again"
     if getattr(cfg.model, "allow_other_scheme", False):
         logger.warning("%s; training continues with the latter", what)

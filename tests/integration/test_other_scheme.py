@@ -47,10 +47,11 @@ def content(folder: Path) -> dict[str, bytes]:
             "--encoder-layers 2 --decoder-layers 2",
         ),
         ([OURS, "--encoder-attention-heads=4"], "-attention-heads 2, not 4", "the former"),
+        ([OURS, "-s=yy", "-t=xx"], "--source-lang xx, not yy; --target-lang yy, not xx", "former"),
         ([OURS, "--residual-scheme=post-ln", "--allow-other-scheme"], "not post-ln", "--save-dir"),
         ([STOCK], r"not post-ln\(2L-2L", "--arch deepnet_transformer --residual-scheme deepnorm"),
     ],
-    ids=["scheme", "depth", "options", "not even if allowed", "stock"],
+    ids=["scheme", "depth", "options", "languages", "not even if allowed", "stock"],
 )
 def test_a_folder_with_another_scheme_is_refused_and_left_alone(
     trained: Path, tiny_data: Path, options: list[str], cause: str, remedy: str
