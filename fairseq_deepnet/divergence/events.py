@@ -22,11 +22,12 @@ from ..optim.schedule import warmup_of
 
 NAME: Final = "divergence.jsonl"
 LONG_STACK: Final = 12
-"""Number of layers per side from which warm-up is not enough for plain Post-LN (paper, Table 1)."""
+"""Number of layers per side from which warm-up is not enough for plain Post-LN. In the paper's
+Table 1, 6 layers train and 18 diverge."""
 EPSILON: Final = 1e-4
 """Adam's epsilon with which a 50L-50L model was stable at the learning rate of 6L-6L, with 1,024
-tokens per update (docs/reports/depth.md). Initial gradients of deep layers are far below this
-value. With a smaller epsilon, Adam's steps are as long in deep layers as in all other layers."""
+tokens per update (docs/reports/depth.md). Initial gradients of deep stacks are far below this
+value. With a smaller epsilon, Adam's steps are as long for small gradients as for large ones."""
 LONG_ENOUGH_TO_FREEZE: Final = 50
 """Number of layers per side from which --freeze-norms both improves Post-LN
 (docs/reports/depth.md)."""

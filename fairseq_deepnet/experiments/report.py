@@ -107,7 +107,7 @@ def against_depth(table: Table) -> Any:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet report`."""
-    folders = "cells of a sweep, folders of cells, or results.csv; --significance: scored runs"
+    folders = "cells of a sweep, folders of cells, or results.csv; with --significance, scored runs"
     parser.add_argument("folders", nargs="+", type=Path, help=folders)
     tests = "print sacreBLEU's paired tests against the first system, averaged over seeds"
     parser.add_argument("--significance", action="store_true", help=tests)

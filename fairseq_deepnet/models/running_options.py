@@ -32,8 +32,8 @@ def add_running_arguments(parser: ArgumentParser) -> None:
         "--residual-dtype",
         metavar="{auto,float32,model}",
         help="dtype of the residual stream in half precision: the model's, or float32, so that"
-        " rounding errors do not accumulate in deep stacks. auto (default) selects float32 for"
-        f" stacks of {FP32_FROM} or more layers (docs/reports/half-precision.md)",
+        " rounding errors do not accumulate in deep stacks. auto (default) selects float32 if a"
+        f" stack has {FP32_FROM} or more layers (docs/reports/half-precision.md)",
     )
     parser.add_argument(
         "--compile",

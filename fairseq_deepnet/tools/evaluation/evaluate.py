@@ -53,7 +53,7 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
     add("--spm", metavar="FILE", help=SPM_HELP)
     add("--beam", type=positive, default=5, help="beam size (5)")
     add("--lenpen", type=real, default=1.0, help="length penalty (1)")
-    add("--average", type=int, default=0, help="average the last N checkpoints (0)")
+    add("--average", type=int, default=0, metavar="N", help="average the last N checkpoints (0)")
     add("--batch", type=positive, help=f"source tokens per batch ({TOKENS}, fewer over 100 layers)")
     add("--gpus", default="all", help="GPUs to use; 0 uses the CPU (all visible)")
     add("--processes", type=positive, help="number of CPU processes (one per core)")

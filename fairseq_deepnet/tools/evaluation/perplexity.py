@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("extra", nargs="*", default=[], help=extra)
     parser.add_argument("--data", type=Path, help="data folder (the run's)")
     parser.add_argument("--split", default="test", help="split to score (test)")
-    parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
+    average = "average the last N checkpoints (0)"
+    parser.add_argument("--average", type=int, default=0, metavar="N", help=average)
     parser.add_argument("--batch", type=int, default=4000, help="tokens per batch (4000)")
     gpus = "0 uses the CPU, other values one GPU if there is one (all)"
     parser.add_argument("--gpus", default="all", help=gpus)

@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     window = f"lines to read before translating ({engines.WINDOW} per thread; 1 in a terminal)"
     add("--window", type=positive, help=window)
     add("--data", type=Path, help="data folder (the run's)")
-    add("--average", type=int, default=0, help="average the last N checkpoints (0)")
+    add("--average", type=int, default=0, metavar="N", help="average the last N checkpoints (0)")
     add("--gpus", choices=("all", "0"), default="all", help="0 translates on the CPU (all)")
     add("--spm", metavar="FILE", help=SPM_HELP)
 
