@@ -52,7 +52,7 @@ def test_the_batch_is_the_same_for_any_number_of_devices(
 
 @pytest.mark.parametrize(
     ("devices", "update_freq", "off"),
-    [(7, 18, "-1.6"), (3, 43, "+0.8"), (96, 1, "-25.0")],  # 128 / 7 = 18.29, 42.67, 1.33
+    [(7, 18, "-1.6"), (3, 43, "+0.8"), (96, 2, "-0.0")],  # 128 / 7 = 18.29, 42.67, 1.33
 )
 def test_an_indivisible_batch_is_rounded_and_reported(
     devices: int, update_freq: int, off: str
@@ -60,6 +60,12 @@ def test_an_indivisible_batch_is_rounded_and_reported(
     batch = launch.split_batch(128 * 4096, 4096, devices)
     assert batch.update_freq == update_freq
     assert f"rounded from 524,288, {off} %" in str(batch)
+
+
+def test_a_batch_of_many_devices_states_which_sentences_are_skipped() -> None:
+    assert "skips" not in str(launch.split_batch(4000, 4000, 8))
+    end = "; training skips sentences of more than 31 tokens"
+    assert str(launch.split_batch(4000, 4000, 128)).endswith(end)
 
 
 def test_all_visible_gpus_are_the_default() -> None:

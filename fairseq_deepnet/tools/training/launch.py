@@ -62,20 +62,24 @@ class Batch:
         if self.tokens != self.target:
             off = 100 * (self.tokens - self.target) / self.target
             text += f" (rounded from {self.target:,}, {off:+.1f} %)"
+        if self.max_tokens < 500:  # fairseq only logs a warning
+            text += f"; training skips sentences of more than {self.max_tokens} tokens"
         return text
 
 
 def split_batch(target: int, max_tokens: int, devices: int) -> Batch:
     """Distribute `target` tokens per update over devices that process `max_tokens` at once.
 
-    If `devices` x `max_tokens` exceeds `target`, each device receives an equal, smaller share.
-    Otherwise the necessary update-freq is rounded to the nearest integer.
+    The necessary update-freq is rounded to the nearest integer. If it is less than 1, or if the
+    batch would differ from `target` by more than 5 %, it is rounded up and `max_tokens` falls.
     """
     if target < devices:
         raise ValueError(f"{target} tokens cannot be shared among {devices} devices")
-    if max_tokens * devices > target:
-        return Batch(target // devices, 1, devices, target)
-    update_freq = max(1, round(target / (max_tokens * devices)))
+    steps = target / (max_tokens * devices)
+    update_freq = round(steps)
+    if steps < 1 or abs(update_freq - steps) > 0.05 * steps:
+        update_freq = math.ceil(steps)
+        max_tokens = target // (update_freq * devices)
     return Batch(max_tokens, update_freq, devices, target)
 
 
