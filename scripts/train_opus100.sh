@@ -6,7 +6,7 @@
 #   bash scripts/train_opus100.sh [fairseq-train options]
 #
 # Input: the data folder DATA; if it is missing, scripts/preprocess_opus100.sh downloads and builds it.
-# Output: a run folder, see scripts/train.sh; score all directions with scripts/eval_bleu.sh.
+# Output: a run folder, see scripts/train.sh; score all directions with TOKENIZER=13a bash scripts/eval_bleu.sh.
 #
 # Variables (with defaults):
 #   DEPTH    layers per side. The paper and the architectures' names count both sides: the paper's models of

@@ -6,7 +6,7 @@
 #   bash scripts/train_wmt17.sh [fairseq-train options]
 #
 # Input: the data folder DATA; if it is missing, scripts/preprocess_wmt17.sh downloads and builds it.
-# Output: a run folder, see scripts/train.sh; score it with AVERAGE=10 bash scripts/eval_bleu.sh.
+# Output: a run folder, see scripts/train.sh; score it with AVERAGE=10 BEAM=4 LENPEN=0.6 bash scripts/eval_bleu.sh.
 #
 # Variables (with defaults):
 #   DEPTH    layers of the encoder and of the decoder; the paper has 6, 18, 50 and 100 (18)
