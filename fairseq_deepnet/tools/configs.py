@@ -12,7 +12,9 @@ If `total-num-update` equals `max-update`, both change when a later file or the 
 """
 
 import dataclasses
+import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -207,9 +209,14 @@ def to_arguments(options: Mapping[str, Value]) -> list[str]:
 def check_data(data: Path, config: Config) -> None:
     """Raise FileNotFoundError, naming the script to run, if a folder contains no training data."""
     script = config.recipe.get("preprocess") or "scripts/preprocess.sh"
+    # a recipe's languages; without them, the folder would contain other text than its name says
+    names = ("SRC", "TGT", "LANGS", "VARIANT") if "DEEPNET_COMMAND" in os.environ else ()
+    chosen = {name: os.environ[name] for name in names if os.environ.get(name)}
+    settings = "".join(f"{name}={shlex.quote(value)} " for name, value in chosen.items())
     if not any(data.glob("dict*.txt")) or not any(data.glob("train*.idx")):
         raise FileNotFoundError(
-            f"no training data in {shown(data)}: correct DATA (--data) or run `bash {script}`"
+            f"no training data in {shown(data)}: correct DATA (--data) or run"
+            f" `{settings}bash {script}`"
         )
 
 

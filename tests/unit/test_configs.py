@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.tools.configs import check_options, load_config, recorded_config, to_arguments
+from fairseq_deepnet.tools.configs import (
+    check_data,
+    check_options,
+    load_config,
+    recorded_config,
+    to_arguments,
+)
 
 
 def write(folder: Path, name: str, text: str) -> str:
@@ -48,6 +54,18 @@ def test_recipes_are_merged_key_by_key(tmp_path: Path) -> None:
     config = load_config(path, ["recipe.reference=table 5", "recipe.vocabulary=null"])
     tokens = {"global-batch-tokens": "128 x 4096"}
     assert config.recipe == {"data": "data/b", **tokens, "reference": "table 5"}
+
+
+def test_missing_data_of_a_recipe_are_built_with_its_languages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TGT", "en fr")
+    monkeypatch.delenv("DEEPNET_COMMAND", raising=False)
+    with pytest.raises(FileNotFoundError, match="run `bash scripts/preprocess_wmt17"):
+        check_data(tmp_path, load_config("wmt17_base"))
+    monkeypatch.setenv("DEEPNET_COMMAND", "train_wmt17")
+    with pytest.raises(FileNotFoundError, match="run `TGT='en fr' bash scripts/preprocess_"):
+        check_data(tmp_path, load_config("wmt17_base"))
 
 
 def test_arguments_are_flags_values_and_nothing_for_false() -> None:
