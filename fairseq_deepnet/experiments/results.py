@@ -112,7 +112,8 @@ class Run:
         1. The last training loss or the last validation loss is not finite.
         2. The divergence watch reported an event (divergence.jsonl) that lasted to the end of the
            run: a gradient that is not finite, a rising loss, a stalled loss, or a collapsed loss
-           scale. Events do not count if the watch's policy rescued the run.
+           scale. An event of any kind counts if it stopped the run (--on-divergence stop), and none
+           counts if the watch's policy rescued the run.
         3. After the warm-up, the last validation loss is not lower than a unigram model's by at
            least LEARNT. A run whose loss is only slightly below the unigram model's but still
            falling is slow, not stalled. This rule does not apply to a run that crashed.
@@ -123,7 +124,8 @@ class Run:
         taken = len(fallbacks.read(self.folder))
         for event in reversed(events.not_ended(events.read(self.folder / events.NAME)).values()):
             was_rescued = event.attempt < taken or (event.policy != "warn" and not crashed)
-            if event.kind in _TROUBLE and not was_rescued:
+            has_stopped = crashed and event.policy == "stop"  # at an event of any kind
+            if (event.kind in _TROUBLE or has_stopped) and not was_rescued:
                 return f"{event.what}, at update {event.update:,}"
         warmup = int(str(self.config.options.get("warmup-updates", 0)))
         is_young = self.updates < max(1, warmup)

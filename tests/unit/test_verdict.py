@@ -53,6 +53,8 @@ def test_an_event_that_lasts_to_the_end_is_divergence(tmp_path: Path, kind: str)
 def test_vanished_gradients_and_successful_fallbacks_are_not_divergence(tmp_path: Path) -> None:
     report(tmp_path, {"kind": "vanished_gradients"})
     assert why(tmp_path, FALLING, []) is None
+    report(tmp_path, {"kind": "vanished_gradients", "policy": "stop"})
+    assert why(tmp_path, FALLING, [], crashed=True) is not None
     report(tmp_path, {"kind": "loss_spike", "policy": "stop"})
     assert why(tmp_path, FALLING, [], crashed=True) is not None
     assert why(tmp_path, FALLING, []) is None
