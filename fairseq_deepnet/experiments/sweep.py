@@ -10,7 +10,9 @@ describes the definitions in configs/sweeps/.
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -113,10 +115,15 @@ def plan_text(title: str, cells: Sequence[Cell], folder: Path) -> str:
 
 
 def refuse_changes(folder: Path, cells: Sequence[Cell]) -> None:
-    """Raise ValueError if the settings of a cell have changed since it was trained."""
-    for cell in cells:
-        place, after = folder / cell.name, cell.settings()
-        before = read_json(place / CELL).get("settings", after)
+    """Raise ValueError if the settings of a cell have changed since it or another seed was trained.
+
+    Otherwise, the tables would contain the mean of different systems.
+    """
+    for cell, file in itertools.product(cells, sorted(folder.glob(f"*/{CELL}"))):
+        place, after = file.parent, cell.settings()
+        if _without_seed(place.name) != _without_seed(cell.name):
+            continue
+        before = read_json(file).get("settings", after) | {"seed": after["seed"]}
         if before == after:
             continue
         run = results.read_run(place)
@@ -131,6 +138,10 @@ def refuse_changes(folder: Path, cells: Sequence[Cell]) -> None:
                 f"{shown(place)} was run with other settings ({'; '.join(changes)}): choose another"
                 " folder with RUNS=FOLDER (--runs), or remove the cell's folder"
             )
+
+
+def _without_seed(name: str) -> str:
+    return re.sub(r"\.seed\d+$", "", name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,6 +208,9 @@ def train(
             is_done = status is Status.DONE and cell.score in (None, scored)
             if not is_done and status is not Status.DIVERGED:
                 waiting.append((number, cell))
+            else:  # the sweep may have new panels with this cell
+                places = {"number": number, "places": cell.places}
+                write_json(place / CELL, read_json(place / CELL) | places)
         working: dict[subprocess.Popen[bytes], tuple[str, Path, Share, float]] = {}
         free, total = list(shares), len(waiting)
         try:

@@ -73,9 +73,9 @@ class Rig:
     def __init__(self, definition: Path) -> None:
         self.definition, self.folder = definition, definition.parent / "runs"
 
-    def cells(self, names: str, *words: str) -> list[Cell]:
+    def cells(self, names: str, *words: str, seed: int = 1) -> list[Cell]:
         loaded = load_sweep(str(self.definition))
-        return expand(override(loaded, [f"arch={names}", *words]))
+        return expand(override(loaded, [f"arch={names}", *words]), [seed])
 
     def run(self, names: str, *words: str, slots: int = 1) -> list[str]:
         shares = [sweep.Share(["--gpus", "0"], ["--gpus", "0"])] * slots
@@ -135,6 +135,17 @@ def test_a_cell_with_changed_settings_is_refused(rig: Rig) -> None:
     with pytest.raises(ValueError, match=r"other settings \(lr .* -> 9e-3\): choose another"):
         sweep.refuse_changes(rig.folder, rig.cells("good", "lr=9e-3"))
     sweep.refuse_changes(rig.folder, rig.cells("good", "log-interval=7"))  # changes no number
+    sweep.refuse_changes(rig.folder, rig.cells("good", seed=2))
+    with pytest.raises(ValueError, match=r"good was run with other settings \(dropout "):
+        sweep.refuse_changes(rig.folder, rig.cells("good", "dropout=0.4", seed=2))
+
+
+def test_a_finished_cell_joins_new_panels(rig: Rig) -> None:
+    rig.run("good")
+    (cell,) = cells = rig.cells("good")
+    cell.places.append({"panel": "new", "values": {"arch": "good"}, "seed": 1})
+    sweep.train(load_sweep(str(rig.definition)), cells, rig.folder, [])
+    assert read_json(rig.folder / "good" / "cell.json")["places"] == cell.places
 
 
 def test_a_cell_that_failed_before_its_first_update_does_not_block_other_settings(rig: Rig) -> None:
