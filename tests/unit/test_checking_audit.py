@@ -83,6 +83,20 @@ def test_a_norm_inside_the_branch_is_a_fault_even_if_the_branch_counts_nothing_y
     assert facts(findings.sides[0])["LayerNorm"] == "in another place"
 
 
+def test_scaled_outputs_of_norms_are_faults_in_a_new_model() -> None:
+    model = correct()
+    for layer in model.layers:
+        nn.init.constant_(layer.first_norm.weight, 0.5)
+    findings = check(model, LLAMA)
+    assert kinds(findings) == {"norms"}, sentences(findings)
+    assert "decoder LayerNorms: outputs of RMS 0.5..1, expected 1." in sentences(findings)
+    assert fine(check(model, LLAMA, trained=True))
+    model = correct()
+    for layer in model.layers:
+        layer.register_forward_hook(lambda _, args, output: (0.5 * output[0],))
+    assert kinds(check(model, LLAMA)) == {"norms"}
+
+
 def test_a_mapping_defines_other_names() -> None:
     with pytest.raises(ValueError, match=r"Linear has no list of layers .* layers="):
         check(nn.Linear(2, 2), torch.randn(1, 2))

@@ -42,7 +42,7 @@ class Fit:
         inner: ratio of the branch's input to LayerNorm's output; 0 if they are not proportional.
         error: residual error of least squares, relative to z.
         x, b, z, entry: [n, C]; `entry` is the branch's input.
-        normed: output of the sublayer's LayerNorm, [n, C].
+        normed: output of the sublayer's LayerNorm, [n, C]; after the sum, with any later factor.
     """
 
     norm: NormPlacement | None
@@ -264,6 +264,8 @@ def fit_layer(layer: Layer, norms: Sequence[nn.Module], calls: Calls) -> LayerFi
             norm, placement = unused.pop(0), None
         fitted = fit(placement, streams[i], outputs[i], z, streams[0])
         normed = None if norm is None else norm_calls[norm][1]
+        if placement is NormPlacement.POST:
+            normed = reads[i + 1]  # a multiple of the norm's output
         fits.append(dataclasses.replace(fitted, inner=inner, entry=entries[i], normed=normed))
     return LayerFit(fits, *whole)
 

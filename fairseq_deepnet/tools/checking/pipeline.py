@@ -339,7 +339,7 @@ def compare(
     ):
         scheme = claim.schemes[stack.side]
         facts, residual_faults = check_residuals(stack, layers, scheme, findings.judged)
-        norms, norm_faults = check_norms(stack, layers, claim, normed)
+        norms, norm_faults = check_norms(stack, layers, claim, normed, not trained)
         facts[1:1] = [beta, *norms]
         text = f"{scheme.name}, variant {scheme.variant}" if scheme.variant else scheme.name
         text += ", stock initialisation" if isinstance(claim.starts[stack.side], str) else ""
@@ -350,9 +350,11 @@ def compare(
 
 
 def check_norms(
-    stack: Stack, layers: Sequence[LayerFit], claim: Claim, normed: bool
+    stack: Stack, layers: Sequence[LayerFit], claim: Claim, normed: bool, judged: bool
 ) -> tuple[list[Fact], list[Fault]]:
-    """Compare LayerNorms' positions with the claim; `normed` is True if one follows the stack.
+    """Compare LayerNorms' positions, and their gains if `judged`, with the claim.
+
+    `normed` is True if a LayerNorm follows the stack.
 
     If a position within the layers is wrong, `check_residuals` reports it as part of the formula.
     """
@@ -360,10 +362,15 @@ def check_norms(
     positions = dict.fromkeys(NORM_TEXTS[f.norm] for layer in layers for f in layer.sublayers)
     measured, expected = ", ".join(positions), NORM_TEXTS[scheme.norm]
     facts, faults = [Fact("LayerNorm", measured, expected, measured == expected)], []
+    fits = [fit for layer in layers for fit in layer.sublayers if fit.norm is scheme.norm]
+    sizes = [rms(fit.normed) for fit in fits if judged and fit.normed is not None]
+    if any(abs(size - 1) > ONE_GAIN for size in sizes):
+        size = factor([(size, size) for size in sizes]).strip() or "1"
+        faults.append(Fault("norms", f"{side} LayerNorms", f"outputs of RMS {size}", "1"))
     name, norm = "LayerNorm after the stack", scheme.norm is NormPlacement.PRE
     if claim.final_norms is None:
         text = YES_NO[norm] + ("" if normed is norm else " (not judged)")
-        return [*facts, Fact(name, YES_NO[normed], text, normed is norm or None)], []
+        return [*facts, Fact(name, YES_NO[normed], text, normed is norm or None)], faults
     norm = claim.final_norms[stack.side]
     facts.append(Fact(name, YES_NO[normed], YES_NO[norm], normed is norm))
     if normed is not norm:
