@@ -113,6 +113,10 @@ def test_sides_with_different_names_are_both_found() -> None:
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 4, 96, batch_first=True), 3)
     stacks = find_layers(nn.ModuleDict({"encoder": encoder, "decoder": correct()}))
     assert [len(stack.layers) for stack in stacks] == [3, DEPTH]
+    for layer in encoder.layers:
+        layer.other = layer._modules.pop("linear1")
+    with pytest.raises(ValueError, match=r"^encoder\.layers: layers with unknown names"):
+        find_layers(nn.ModuleDict({"encoder": encoder, "decoder": correct()}))
 
 
 @pytest.mark.parametrize("first", [False, True])

@@ -75,7 +75,8 @@ def find_layers(model: nn.Module, layout: Layout | None = None) -> list[Stack]:
     """Return a model's stacks, encoder first.
 
     Raises:
-        ValueError: if no layers match `layout` (default: LAYOUTS), or if a side has several stacks.
+        ValueError: if no layers match `layout` (default: LAYOUTS), if a list beside them seems to
+            contain layers with other names, or if a side has several stacks.
     """
     for name in (layout or {}).keys() - set(Sublayer):
         raise ValueError(f"layers: no sublayer {name!r}; choose from {', '.join(Sublayer)}")
@@ -93,6 +94,11 @@ def find_layers(model: nn.Module, layout: Layout | None = None) -> list[Stack]:
             side = Side.ENCODER if is_encoder else Side.DECODER
             stacks.append(Stack(side, name, module, parts))
     if stacks:
+        for name, module in lists.items():
+            ends = [(f"{name}.", f"{stack.name}.") for stack in stacks]
+            apart = not any(a.startswith(b) or b.startswith(a) for a, b in ends)
+            if apart and all(sum(p.dim() == 2 for p in m.parameters()) >= 4 for m in module):
+                raise ValueError(f"{name}: layers with unknown names; specify them with layers=")
         return in_order(stacks)
     raise ValueError(
         f"{type(model).__name__} has no list of layers with the names of"
