@@ -40,6 +40,7 @@ VANISHED: Final = 1e-4
 Post-LN with 18 layers starts at 4e-3 (paper, Fig. 4(d), and our measurement with 64 channels)."""
 NEGLIGIBLE: Final = 1e-2
 """Ratio of a layer's gradient norm to the highest one, below which an event names the layer."""
+RECOVERED: Final = 10 * VANISHED  # ratio from which gradients that had vanished have recovered
 CONFIRMED: Final = 3  # consecutive checks that confirm vanished gradients
 DEEP: Final = 4  # minimum number of layers of a stack in which gradients can vanish
 
@@ -188,7 +189,8 @@ class VanishedGradients:
 
     def add(self, update: int, norms: Mapping[str, Sequence[float | None]]) -> None:
         """Add each side's gradient norms, from the bottom to the top layer (None if missing)."""
-        regions = {side: vanished_region(row) for side, row in norms.items()}
+        limit = VANISHED if self.finding is None else RECOVERED
+        regions = {side: vanished_region(row, limit) for side, row in norms.items()}
         layers = {side: region for side, region in regions.items() if region is not None}
         if not layers:
             self.finding, self.suspected, self._healthy = None, 0, update
@@ -211,18 +213,18 @@ def lowest_ratio(layers: Sequence[float | None]) -> float:
     return min(norms) / highest
 
 
-def vanished_region(layers: Sequence[float | None]) -> Region | None:
-    """Return the layers whose gradients have vanished, or None.
+def vanished_region(layers: Sequence[float | None], limit: float = VANISHED) -> Region | None:
+    """Return the layers whose gradients have vanished, or None if the ratio reaches `limit`.
 
     Layers above a layer with larger gradients do not count: the larger gradients have passed
     through the upper layers, whose branches may merely be disabled.
     """
-    if lowest_ratio(layers) >= VANISHED:
+    if lowest_ratio(layers) >= limit:
         return None
     norms = [(index, norm) for index, norm in enumerate(layers, 1) if norm is not None]
     highest = max(norm for _, norm in norms)
     below = list(itertools.takewhile(lambda layer: layer[1] < NEGLIGIBLE * highest, norms))
-    if not below or min(norm for _, norm in below) >= VANISHED * highest:
+    if not below or min(norm for _, norm in below) >= limit * highest:
         return None
     return below[0][0], below[-1][0], len(layers)
 

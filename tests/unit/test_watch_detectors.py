@@ -160,6 +160,8 @@ def test_vanished_gradients_are_reported_at_the_third_check_and_dated_after_the_
     assert vanished.finding.started == 11
     assert vanished.finding.layers == {"decoder": (1, 2, 4)}
     assert "decoder layers 1-2 of 4" in vanished.finding.what
+    vanished.add(26, {"decoder": [5 * VANISHED, 1e-3, 0.1, 1.0], "encoder": [0.1] * 4})
+    assert vanished.finding is not None
     vanished.add(30, {"decoder": [0.1] * 4, "encoder": [0.1] * 4})
     assert vanished.finding is None
 
