@@ -100,6 +100,7 @@ def compare(folders: Sequence[Path], score: str | None = None) -> tuple[pd.DataF
             notes.append(f"{shown(path)} has no such score")
         else:
             runs.append(scored)
+            notes += outdated(scored)
             result = read_json(path / RESULT)
             diverged = f" {result['reason']}" if result.get("status") == Status.DIVERGED else ""
             if note := diverged + fallbacks_of(path):
@@ -151,6 +152,18 @@ def compare(folders: Sequence[Path], score: str | None = None) -> tuple[pd.DataF
         frame[f"p ({test})"] = [None, *p[1:]]
         notes.append(f"{test}: {signatures['BLEU']}")
     return frame, notes
+
+
+def outdated(run: ScoredRun) -> list[str]:
+    """Return a note if training has replaced the checkpoint since it was scored."""
+    from fairseq_deepnet.checkpoints import load_checkpoint, num_updates  # loads torch
+
+    checkpoint = run.folder / "checkpoints" / Path(run.record.get("model", "")).name
+    if not checkpoint.is_file():
+        return []
+    scored, updates = run.record["updates"], num_updates(load_checkpoint(checkpoint))
+    what = f"was scored at update {scored:,}, but {checkpoint.name} is of update {updates:,}"
+    return [f"{shown(run.folder)} {what}"] if scored != updates else []
 
 
 def read_scored_run(folder: Path, name: str | None) -> ScoredRun | None:

@@ -201,6 +201,8 @@ def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
             " other data with --data (DATA)"
         )
     words = [word for name, value in folder.task_options().items() for word in (f"--{name}", value)]
+    if longest := task.get("max_source_positions"):  # fairseq's default may be shorter
+        words.append(f"--max-source-positions={longest}")
     if folder.is_multilingual:
         source, target = folder.directions("train")[0]  # fairseq needs any direction
         words += ["--task", MULTILINGUAL_TASK, "--source-lang", source, "--target-lang", target]

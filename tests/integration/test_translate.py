@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.tools.corpora.folder import Direction
+from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, load_model
 from fairseq_deepnet.tools.translation import engines
 from fairseq_deepnet.tools.translation.translate import add_arguments, open_engine
@@ -117,6 +117,15 @@ def test_a_model_of_bare_fairseq_commands_translates_text_and_tokens(
     pieces = write_lines(tmp_path / "pieces", encode_lines(load_model(model), LINES, 1))
     tokens = translate(checkpoint, pieces, *words, "--spm=none").stdout.splitlines()
     assert [decode_line(load_model(model), line) for line in tokens] == expected.splitlines()
+
+
+def test_a_model_for_long_sources_truncates_at_its_own_limit(tmp_path: Path, data: Path) -> None:
+    length = {"max_source_positions": 3000}  # fairseq-generate's default is 1,024
+    task = {"_name": "translation", "source_lang": "de", "target_lang": "en", **length}
+    make_trained_run(tmp_path / "run", data, about=task, **length)
+    path = tmp_path / "run" / "checkpoints" / "checkpoint_best.pt"
+    engine = engines.Translator(path, DataFolder.open(data), [], cpu=True)
+    assert engine.max_positions[0] == 3000
 
 
 @needs_ctranslate2

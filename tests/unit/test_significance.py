@@ -14,6 +14,7 @@ from fairseq_deepnet.experiments.significance import MeanOfSeeds, compare
 from fairseq_deepnet.tools.evaluation.scoring import score
 from tests.support.cells import write_config
 from tests.support.corpus import write_lines
+from tests.support.runs import make_checkpoint
 
 WORDS = [
     *("the", "a", "dog", "man", "woman", "child", "runs", "sees"),
@@ -65,6 +66,20 @@ def test_systems_that_were_decoded_differently_have_a_note(tmp_path: Path) -> No
     file.write_text(json.dumps(record | {"beam": 1, "lenpen": 1}), encoding="utf-8")
     notes = compare(runs, NAME)[1]
     assert any(note.endswith("b was decoded with beam 1, lenpen 1") for note in notes)
+
+
+def test_a_run_that_was_trained_further_after_scoring_has_a_note(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, text) for name, text in TEXTS.items()]
+    for run in runs:
+        file = run / "scores" / f"{NAME}.json"
+        record = json.loads(file.read_text(encoding="utf-8"))
+        facts = {"model": "elsewhere/checkpoints/checkpoint_best.pt", "updates": 1000}
+        file.write_text(json.dumps(record | facts), encoding="utf-8")
+        make_checkpoint(run / "checkpoints" / "checkpoint_best.pt", 1000)
+    assert not any("scored at" in note for note in compare(runs)[1])
+    make_checkpoint(runs[1] / "checkpoints" / "checkpoint_best.pt", 2000)
+    (note,) = (note for note in compare(runs)[1] if "scored at" in note)
+    assert note.endswith("b was scored at update 1,000, but checkpoint_best.pt is of update 2,000")
 
 
 def test_the_numbers_are_those_of_sacrebleus_own_command_line(

@@ -30,7 +30,10 @@ TOKENS_TIMES_LAYERS: Final = 400_000
 _OWN: Final = ("beam", "lenpen", "path", "gen-subset", "max-tokens", "post-process", "remove-bpe")
 _UNUSED: Final = ("lm-path", "model-overrides", "prefix-size", "constraints", "replace-unk", "seed")
 REFUSED: Final = {
-    **{f"--{name}": "is set by deepnet evaluate; use an option before --" for name in _OWN},
+    **{
+        f"--{name}": "is set by deepnet evaluate; use an option before -- (in scripts, BEAM=...)"
+        for name in _OWN
+    },
     **{f"--{name}": "has no effect in deepnet evaluate; use fairseq-generate" for name in _UNUSED},
 }
 """Reasons to refuse options of fairseq-generate."""
