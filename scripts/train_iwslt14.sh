@@ -22,7 +22,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"
 help_if_asked "$@"
 
-export SRC=${SRC:-de} TGT=${TGT:-en}
-pair=.$SRC-$TGT
+pair=.${SRC:-de}-${TGT:-en}
+[[ -z ${DATA:-} ]] || set -- ${SRC:+--source-lang "$SRC"} ${TGT:+--target-lang "$TGT"} "$@"
 recipe_variables 18
 train_recipe iwslt14 "iwslt14${pair#.de-en}_${DEPTH}l" "iwslt14.tokenized$pair" preprocess_iwslt14.sh "$@"

@@ -21,7 +21,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"
 help_if_asked "$@"
 
-export SRC=${SRC:-de} TGT=${TGT:-en}
-pair=.$SRC-$TGT
+pair=.${SRC:-de}-${TGT:-en}
+[[ -z ${DATA:-} ]] || set -- ${SRC:+--source-lang "$SRC"} ${TGT:+--target-lang "$TGT"} "$@"
 recipe_variables 18 "multi30k${pair#.de-en}"
 train_recipe multi30k "$name" "multi30k$pair" preprocess_multi30k.sh "$@"

@@ -28,8 +28,8 @@ help_if_asked "$@"
 
 recipe_variables 18
 SIZE=${SIZE:-base}
-export SRC=${SRC:-en} TGT=${TGT:-de}
-pair=.$SRC-$TGT
+pair=.${SRC:-en}-${TGT:-de}
+[[ -z ${DATA:-} ]] || set -- ${SRC:+--source-lang "$SRC"} ${TGT:+--target-lang "$TGT"} "$@"
 [[ ${VARIANT:-} != tokenized ]] || pair=.tokenized$pair
 name=wmt17${pair#.en-de}_${DEPTH}l
 case $SIZE in
