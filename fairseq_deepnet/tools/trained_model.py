@@ -131,9 +131,7 @@ def find_data(model: TrainedModel, path: Path | None, spm: str | None = None) ->
         languages = _languages_of(model)  # training in the other direction is possible
         if {*languages.values()} == {*folder.languages}:
             folder = dataclasses.replace(folder, record=folder.record | languages)
-    names = folder.record.get("files") or ()
-    for pattern in chain.from_iterable(VOCABULARY_FILES.values()):
-        folder.refuse_changed(sorted(fnmatch.filter(names, pattern)))
+    refuse_changed_vocabulary(folder)
     if model.run is not None:
         refuse_other_vocabulary(model.run, folder.path)
     return folder
@@ -149,6 +147,13 @@ def _recorded_data(run: Path) -> dict[str, Any]:
     """Return the record of a run's training data in environment.json, or an empty dict."""
     file = run / ENVIRONMENT
     return (read_record(file).get("data") or {}) if file.is_file() else {}
+
+
+def refuse_changed_vocabulary(folder: DataFolder) -> None:
+    """Raise ValueError if a dictionary or subword model has changed since preprocessing."""
+    names = folder.record.get("files") or ()
+    for pattern in chain.from_iterable(VOCABULARY_FILES.values()):
+        folder.refuse_changed(sorted(fnmatch.filter(names, pattern)))
 
 
 def refuse_other_vocabulary(run: Path, data: Path) -> None:

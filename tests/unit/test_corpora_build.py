@@ -130,6 +130,8 @@ def test_another_recipe_or_text_is_refused_unless_forced(raw: Path, tmp_path: Pa
     other = dataclasses.replace(SMALL, vocab_size=61)
     with pytest.raises(ValueError, match=r"vocab_size was 60, now 61.*FORCE=1"):
         build_one(other, rows, out)
+    with pytest.raises(ValueError, match="corpus was '', now 'multi30k'"):
+        build_one(dataclasses.replace(SMALL, corpus="multi30k"), rows, out)
     build_one(other, rows, out, force=True)
     assert DataFolder.open(out).record["vocab_size"] == 61
     with pytest.raises(ValueError, match=r"train\.eo is in .*raw, which would be replaced"):

@@ -302,6 +302,16 @@ def test_text_that_changed_between_stop_and_resume_is_refused(
     assert (record.run / "environment.json").read_bytes() == recorded
 
 
+def test_a_dictionary_that_changed_since_preprocessing_is_refused(
+    record: Recorder, tmp_path: Path
+) -> None:
+    record.data = make_data(tmp_path / "own")
+    describe_files(record.data, **{"dict.de.txt": "the digest of another dictionary"})
+    assert record() is None
+    assert "dict.de.txt differs from the file recorded in" in record.output
+    assert not record.run.exists()
+
+
 def test_more_processes_with_the_same_batch_each_are_other_settings(record: Recorder) -> None:
     assert record("--update-freq=2")
     make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)

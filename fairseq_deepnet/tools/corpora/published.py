@@ -315,7 +315,7 @@ FOLDERS: Final = {
     name: Folder(
         **{
             **entry,
-            "recipe": Recipe(**entry["recipe"]),
+            "recipe": Recipe(corpus=entry.get("rows", ""), **entry["recipe"]),
             "rows": _READERS[entry["rows"]] if "rows" in entry else None,
             "choices": OPUS100 if name == "opus100" else entry.get("choices", ()),
         }

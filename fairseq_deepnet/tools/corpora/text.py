@@ -162,6 +162,7 @@ class Recipe:
             U+2019 with a plain apostrophe in the valid and test splits. "wmt14" also splits at
             hyphens (`@-@`), normalises the punctuation of training text, and applies the limits to
             subwords instead of tokens, after pairs have been held out.
+        corpus: name of the published corpus; empty for other text.
     """
 
     kind: str = "pair"
@@ -179,10 +180,11 @@ class Recipe:
     merges: int = 10_000
     hold_out: int = 0
     follows: str = ""
+    corpus: str = ""
 
     def options(self) -> dict[str, Any]:
         """Return the options that have an effect on this kind of folder."""
-        names = {"kind", "languages", "max_words"}
+        names = {"kind", "corpus", "languages", "max_words"}
         if self.kind == "moses":
             names |= {"joint", "max_ratio", "lowercase", "merges", "hold_out", "follows"}
         else:

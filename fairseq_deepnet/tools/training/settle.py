@@ -23,7 +23,7 @@ from fairseq_deepnet.optim.schedule import misfits
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.devices import choose_devices
-from fairseq_deepnet.tools.trained_model import refuse_other_vocabulary
+from fairseq_deepnet.tools.trained_model import refuse_changed_vocabulary, refuse_other_vocabulary
 from fairseq_deepnet.tools.training import fallbacks, launch, run_folder
 from fairseq_deepnet.tools.training.launch import Plan
 
@@ -144,7 +144,9 @@ def _build_command(
     if batch:
         options |= {"max-tokens": batch.max_tokens, "update-freq": batch.update_freq}
     if (data / "corpus.json").is_file():
-        options = {**DataFolder.open(data).task_options(options), **options}
+        folder = DataFolder.open(data)
+        refuse_changed_vocabulary(folder)
+        options = {**folder.task_options(options), **options}
     options.setdefault("tensorboard-logdir", str(run.resolve() / "tensorboard"))
     command = ["fairseq-train", str(data.resolve()), "--user-dir", str(PACKAGE)]
     command += configs.to_arguments(options)
