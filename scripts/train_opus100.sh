@@ -32,5 +32,6 @@ case $DEPTH in
     6 | 10 | 50 | 100 | 500) arch=deepnet_transformer_opus100_$((2 * DEPTH)) ;;
     *) arch=deepnet_transformer ;;
 esac
-name=opus100${LANGS:+.${LANGS// /-}}
-train_recipe "$config" "${name}_${DEPTH}l-${DEPTH}l" "$name" preprocess_opus100.sh --arch "$arch" "$@"
+name=opus100${LANGS:+.${LANGS// /-}} pairs=
+[[ -z ${DATA:-} ]] || for code in ${LANGS:-}; do pairs+=,$code-en,en-$code; done
+train_recipe "$config" "${name}_${DEPTH}l-${DEPTH}l" "$name" preprocess_opus100.sh --arch "$arch" ${pairs:+--lang-pairs "${pairs#,}"} "$@"

@@ -159,7 +159,7 @@ def outdated(run: ScoredRun) -> list[str]:
     from fairseq_deepnet.checkpoints import load_checkpoint, num_updates  # loads torch
 
     checkpoint = run.folder / "checkpoints" / Path(run.record.get("model", "")).name
-    if not checkpoint.is_file():
+    if not checkpoint.is_file() or "updates" not in run.record:
         return []
     scored, updates = run.record["updates"], num_updates(load_checkpoint(checkpoint))
     what = f"was scored at update {scored:,}, but {checkpoint.name} is of update {updates:,}"

@@ -73,12 +73,15 @@ def test_other_languages_have_their_own_data_and_run(recipe: Recipe, name: str) 
         assert "fr-nl" in Path(place).name
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if "opus" not in name])
-def test_data_that_exist_are_trained_in_the_chosen_direction(recipe: Recipe, name: str) -> None:
+@pytest.mark.parametrize("name", RECIPES)
+def test_data_that_exist_are_trained_in_the_chosen_languages(recipe: Recipe, name: str) -> None:
     (recipe.folder / "corpus.json").touch()
-    recipe(name, SRC="fr", TGT="nl")
+    recipe(name, SRC="fr", TGT="nl", LANGS="fr nl")
     (call,) = recipe.calls
-    assert (option(call, "--source-lang"), option(call, "--target-lang")) == ("fr", "nl")
+    if "opus" in name:
+        assert option(call, "--lang-pairs") == "fr-en,en-fr,nl-en,en-nl"
+    else:
+        assert (option(call, "--source-lang"), option(call, "--target-lang")) == ("fr", "nl")
 
 
 @pytest.mark.parametrize(
