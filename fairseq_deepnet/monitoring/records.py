@@ -93,16 +93,16 @@ def read(file: Path) -> Iterator[Record]:
                 yield _numbers(json.loads(line))
 
 
-def keep_until(file: Path, update: int, attempt: int | None = None) -> None:
+def keep_until(file: Path, update: int, attempt: int = 0) -> None:
     """Drop the records of updates after `update`; a run that resumes there repeats these updates.
 
     Args:
-        attempt: if set, only records of this attempt are dropped
+        attempt: records of earlier attempts stay; later ones are those of a discarded run
     """
     if file.is_file():
         remaining = [
             record
             for record in read(file)
-            if record["update"] <= update or record.get("attempt", attempt) != attempt
+            if record["update"] <= update or record.get("attempt", 0) < attempt
         ]
         write_text(file, "".join(map(_line, remaining)))

@@ -126,6 +126,20 @@ def test_a_problem_may_outlast_a_restart(judge: Judge, monkeypatch: pytest.Monke
     assert [(e.update, e.ended) for e in read(judge.file)] == [(90, False), (112, True)]
 
 
+def test_a_new_run_drops_the_fallbacks_of_a_discarded_one(judge: Judge) -> None:
+    """Otherwise, its own first fallback would resume with the old event and stop at once."""
+    trainer = Namespace(cfg=Namespace(common=Namespace(min_loss_scale=1.0)))
+    for judge.attempt in (0, 1):
+        judge.current = {}
+        judge._report(31, {VANISHED.kind: VANISHED})
+    judge.loaded(trainer, 20)
+    assert [event.attempt for event in read(judge.file)] == [0]
+    judge._report(31, {VANISHED.kind: VANISHED})
+    judge.attempt = 0  # fallback.json and the checkpoints were removed
+    judge.loaded(trainer, 0)
+    assert not read(judge.file)
+
+
 def test_an_error_of_fairseq_is_reported_once(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
