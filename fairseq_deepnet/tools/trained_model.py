@@ -33,7 +33,7 @@ VOCABULARY_FILES: Final = {
 
 _SHAPES_THE_MODEL: Final = re.compile(
     r"arch|activation_fn|dictionary_record|layernorm_embedding|no_(scale|token|cross|decoder)_.*"
-    r"|residual_.*|(encoder|decoder|share)_(?!layerdrop).*"
+    r"|(source|target)_lang|residual_.*|(encoder|decoder|share)_(?!layerdrop).*"
 )
 
 

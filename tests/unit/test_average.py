@@ -76,6 +76,7 @@ def test_the_last_checkpoints_are_sorted_by_updates_without_duplicates(
         (state(2, {"w": torch.ones(3)}), r"w is \(3,\), not \(2,\)"),
         (state(2, {"w": torch.ones(2)}, encoder_layers=3), "encoder_layers is 3, not 2"),
         (state(2, {"w": torch.ones(2)}, arch="transformer"), "arch is 'transformer'"),
+        (state(2, {"w": torch.ones(2)}, source_lang="en"), "source_lang is 'en'"),
         (state(2, {"w": torch.ones(2)}, dictionary_record={"source": "0"}), "dictionary_record is"),
         (
             state(2, {"w": torch.ones(2)}, residual_record={"alphas": {"encoder": 1.4}}),
