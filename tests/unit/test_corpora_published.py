@@ -102,7 +102,9 @@ def opus100_files(kind: str, pair: str, *splits: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_opus100_is_read_from_archives_or_a_folder(packed: bool, tmp_path: Path) -> None:
+def test_opus100_is_read_from_archives_or_a_folder(
+    packed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = opus100_files("supervised", "cs-en", "train")
     for pair in ("de-en", "en-fr"):
         files |= opus100_files("supervised", pair, "train", "dev", "test")
@@ -120,6 +122,7 @@ def test_opus100_is_read_from_archives_or_a_folder(packed: bool, tmp_path: Path)
         *(("valid", pair) for pair in ("de-en", "en-fr")),
         *(("test", pair) for pair in ("de-en", "de-fr", "en-fr")),
     ]
+    assert "raw has no training text of af, am, " in capsys.readouterr().err
     (line,) = lines_of(rows[-2], "fr")
     assert line == "opus-100-corpus/v1.0/zero-shot/de-fr/opus.de-fr-test.fr"
     assert {row.pair for row in rows_of("opus100", raw, tmp_path / "some", "de")} == {"de-en"}

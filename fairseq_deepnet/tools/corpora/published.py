@@ -266,6 +266,8 @@ def _opus100_rows(recipe: Recipe, raw: Path, place: Path) -> list[Row]:
             f"{raw} has no training text of {', '.join(missing)}; RAW is a folder with archives of"
             " OPUS-100, or with files such as supervised/de-en/opus.de-en-train.de"
         )
+    if not languages and (missing := sorted({*OPUS100} - trained)):
+        say(f"note: {raw} has no training text of {', '.join(missing)}")
     order = list(_OPUS_SPLITS.values())
     return sorted(
         (row for row in rows.values() if trained.issuperset(row.languages)),
