@@ -1,5 +1,6 @@
 """fairseq-train in this process, or in processes of a fork server, with torch already imported."""
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -33,7 +34,9 @@ def train_here(data: Path, save_dir: Path, *arguments: object) -> dict[str, Any]
         train.main(configuration(data, save_dir, *arguments))
     finally:  # as at the end of a process
         while save_dirs._LOCKS:
-            os.close(save_dirs._LOCKS.popitem()[1])
+            _, descriptor = save_dirs._LOCKS.popitem()
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # data-loading workers share the lock
+            os.close(descriptor)
     checkpoint: dict[str, Any] = torch.load(save_dir / "checkpoint_last.pt", weights_only=True)
     return checkpoint
 
